@@ -1,0 +1,98 @@
+# Everything a developer does here. `make` alone explains itself.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+GO      ?= go
+TAGS    ?=
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+export CGO_ENABLED ?= 0
+
+BINARIES := cmd/icestream services/ingest/cmd/ingestd services/buffer/cmd/bufferd \
+            services/committer/cmd/committerd services/readstate/cmd/readstated
+# The packages whose state is shared between goroutines or whose order matters most.
+CORE     := ./internal/... ./services/...
+GOBUILD  := $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)'
+
+# Tools are pinned in a module of their own, so that none reaches the product's go.mod.
+PROTOC_GEN    := google.golang.org/protobuf/cmd/protoc-gen-go
+PROTOC_GRPC   := google.golang.org/grpc/cmd/protoc-gen-go-grpc
+BUF           := github.com/bufbuild/buf/cmd/buf
+GOFUMPT       := mvdan.cc/gofumpt
+GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+TOOLS         := .bin/protoc-gen-go .bin/protoc-gen-go-grpc .bin/buf .bin/gofumpt .bin/golangci-lint
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */\1\t/' | \
+		while IFS=$$'\t' read -r name text; do printf '  %-18s %s\n' "$$name" "$$text"; done
+
+.PHONY: build
+build: ## build the five binaries into bin/ (TAGS=cloud adds Glue, Hive, GCS, Azure)
+	@mkdir -p bin
+	@for p in $(BINARIES); do echo "bin/$${p##*/}"; $(GOBUILD) -o bin/ ./$$p; done
+
+.PHONY: test
+test: ## run all tests, as the README says
+	$(GO) test ./...
+
+.PHONY: race
+race: ## run the tests of internal/ and services/ with the race detector (needs a C compiler)
+	CGO_ENABLED=1 $(GO) test -race $(CORE)
+
+.PHONY: cover
+cover: ## measure which statements the tests reach, worst packages first
+	$(GO) test -coverprofile=cover.out $(CORE) | awk '/coverage:/ {print $$5, $$2}' | sort -n
+
+.PHONY: lint
+lint: .bin/golangci-lint .bin/buf ## check style, import fences and proto files
+	.bin/golangci-lint run
+	@if [ -f buf.yaml ]; then .bin/buf lint; fi
+
+.PHONY: format
+format: .bin/golangci-lint ## format all Go files
+	.bin/golangci-lint fmt
+
+.PHONY: generate
+generate: .bin/buf .bin/protoc-gen-go .bin/protoc-gen-go-grpc ## make gen/go from proto/, and the generated reference pages
+	PATH="$(CURDIR)/.bin:$$PATH" .bin/buf generate
+	$(GO) test ./internal/config ./test/reference -run 'Reference' -count=1 -update
+
+.PHONY: generate-check
+generate-check: generate ## fail if generated files are not what is committed
+	@if [ -n "$$(git status --porcelain -- gen docs/reference)" ]; then \
+		echo "generated files differ from what is committed: run 'make generate' and commit"; \
+		git --no-pager diff --stat -- gen docs/reference; git status --short -- gen docs/reference; exit 1; fi
+
+.PHONY: archtest
+archtest: ## check the import law: floors, fences, closure budgets
+	$(GO) test -count=1 ./internal/archtest
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (default 30s) each
+	@for pkg in $$(grep -rlE '^func Fuzz' --include='*_test.go' internal services | xargs -n1 dirname | sort -u); do \
+		for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$pkg/*_test.go | cut -d' ' -f2); do \
+			echo "$$pkg $$f"; $(GO) test ./$$pkg -run '^$$' -fuzz "^$$f\$$" -fuzztime $(or $(FUZZTIME),30s); done; done
+
+.PHONY: dev
+dev: ## run the whole suite with embedded peers for a minute and verify every row
+	$(GO) run ./cmd/icestream dev
+
+.PHONY: tools
+tools: $(TOOLS) ## build the pinned tools into .bin/
+
+.bin/protoc-gen-go: tools/go.mod
+	$(GO) -C tools build -trimpath -o ../.bin/ $(PROTOC_GEN)
+.bin/protoc-gen-go-grpc: tools/go.mod
+	$(GO) -C tools build -trimpath -o ../.bin/ $(PROTOC_GRPC)
+.bin/buf: tools/go.mod
+	$(GO) -C tools build -trimpath -o ../.bin/ $(BUF)
+.bin/gofumpt: tools/go.mod
+	$(GO) -C tools build -trimpath -o ../.bin/ $(GOFUMPT)
+.bin/golangci-lint: tools/go.mod
+	$(GO) -C tools build -trimpath -o ../.bin/ $(GOLANGCI_LINT)
+
+.PHONY: clean
+clean: ## remove what was built here
+	rm -rf bin .bin cover.out
