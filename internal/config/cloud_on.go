@@ -1,0 +1,6 @@
+//go:build cloud
+
+package config
+
+// cloudBuilt tells whether this binary was built with the catalogs and stores of the build tag cloud.
+const cloudBuilt = true

@@ -1,0 +1,134 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Problem is one thing wrong with a configuration.
+type Problem struct {
+	// Where it stands: "icestream.yaml:12:5", "environment variable ICESTREAM_…", "flag --…" or "configuration".
+	Where string
+	// Path of the setting, such as "limits.hot.bytes" or "pipelines[0].table"; empty for a fault of the whole file.
+	Path string
+	// What is wrong, and What to do about it.
+	What, Todo string
+}
+
+// String returns "where: path: what, what to do" without empty parts.
+func (p Problem) String() string {
+	var b strings.Builder
+	b.WriteString(p.Where)
+	if p.Path != "" {
+		b.WriteString(": " + p.Path)
+	}
+	b.WriteString(": " + p.What)
+	if p.Todo != "" {
+		b.WriteString(", " + p.Todo)
+	}
+	return b.String()
+}
+
+// Errors holds every problem of a configuration, in the order of the file.
+type Errors []Problem
+
+// Error prints one problem a line.
+func (e Errors) Error() string {
+	lines := make([]string, len(e))
+	for i, p := range e {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Warnings are problems that do not stop a service; a validating verb shows them.
+type Warnings []Problem
+
+// place is where a setting was given.
+type place struct {
+	where     string
+	line, col int
+}
+
+// report collects problems and remembers where each setting was given.
+type report struct {
+	file     string
+	places   map[string]place
+	errors   Errors
+	warnings Warnings
+}
+
+func newReport(file string) *report { return &report{file: file, places: map[string]place{}} }
+
+// whereOf returns the place of path, or of the nearest setting around it that was given.
+func (r *report) whereOf(path string) string {
+	for path != "" {
+		if p, ok := r.places[path]; ok {
+			return p.where
+		}
+		cut := max(strings.LastIndexByte(path, '.'), strings.LastIndexByte(path, '['))
+		if cut < 0 {
+			break
+		}
+		path = path[:cut]
+	}
+	if r.file != "" {
+		return r.file
+	}
+	return "configuration"
+}
+
+// addAt reports a problem that stands at a known place.
+func (r *report) addAt(where, path, what, todo string) {
+	r.errors = append(r.errors, Problem{Where: where, Path: path, What: what, Todo: todo})
+}
+
+// add reports a problem of a setting.
+func (r *report) add(path, what, todo string) { r.addAt(r.whereOf(path), path, what, todo) }
+
+func (r *report) addf(path, todo, format string, args ...any) {
+	r.add(path, fmt.Sprintf(format, args...), todo)
+}
+
+func (r *report) warn(where, path, what, todo string) {
+	r.warnings = append(r.warnings, Problem{Where: where, Path: path, What: what, Todo: todo})
+}
+
+// err returns the collected errors, nil if there are none.
+func (r *report) err() error {
+	if len(r.errors) == 0 {
+		return nil
+	}
+	return r.errors
+}
+
+// nearest returns the candidate with the least edit distance to word, or "" if none is near.
+func nearest(word string, candidates []string) string {
+	best, bestDistance := "", 1+max(2, len(word)/3)
+	for _, c := range candidates {
+		if d := distance(strings.ToLower(word), strings.ToLower(c)); d < bestDistance {
+			best, bestDistance = c, d
+		}
+	}
+	return best
+}
+
+// distance is the number of insertions, deletions and substitutions that turn a into b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}
