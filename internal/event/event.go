@@ -87,8 +87,17 @@ func (a *Append) Bytes() int64 {
 	return int64(len(a.RowBatch)+len(a.Quarantine)) + 256 + int64(len(a.Skips))*24
 }
 
+// Lost reports whether the whole range is gone from Kafka. Such an entry owns no
+// LSNs: a lost range may be longer than any reservation.
+func (h *Header) Lost() bool {
+	return len(h.Skips) == 1 && h.Skips[0].Reason == SkipLost && h.Skips[0].Range == h.Range
+}
+
 // LSNRange returns the half-open range of LSNs the entry owns.
 func (a *Append) LSNRange() (first, next ident.LSN) {
+	if a.Lost() {
+		return a.LSN, a.LSN
+	}
 	return a.LSN, a.LSN + ident.LSN(a.Range.Len())
 }
 

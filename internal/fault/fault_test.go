@@ -1,0 +1,41 @@
+package fault_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	errorsv1 "github.com/icestream/icestream/gen/go/icestream/errors/v1"
+	"github.com/icestream/icestream/internal/fault"
+)
+
+func TestAReasonIsFoundThroughWrapping(t *testing.T) {
+	err := fmt.Errorf("outer: %w", fault.New(fault.Fenced, "writer epoch %d: %w", 3, io.ErrUnexpectedEOF))
+	require.Equal(t, fault.Fenced, fault.ReasonOf(err))
+	require.ErrorIs(t, err, fault.Of(fault.Fenced))
+	require.NotErrorIs(t, err, fault.Of(fault.TooOld))
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.Equal(t, fault.Internal, fault.ReasonOf(errors.New("x")))
+	require.Equal(t, fault.Unspecified, fault.ReasonOf(nil))
+	require.Equal(t, "outer: writer epoch 3: unexpected EOF [FENCED]", fault.Describe(err))
+}
+
+func TestFactsAreAddedToACopy(t *testing.T) {
+	base := fault.New(fault.NotOwner, "not here")
+	a := base.With("address", "a:1").After(time.Second)
+	require.Nil(t, base.Meta)
+	require.Zero(t, base.RetryAfter)
+	require.Equal(t, "a:1", a.Meta["address"])
+}
+
+// The words here and on the wire are one list.
+func TestReasonsAreThoseOfTheWire(t *testing.T) {
+	require.Len(t, fault.Reasons(), len(errorsv1.Reason_name))
+	for _, r := range fault.Reasons() {
+		require.Equal(t, "REASON_"+r.String(), errorsv1.Reason(r).String())
+	}
+}
