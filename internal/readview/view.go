@@ -80,8 +80,9 @@ func (v *View) reset(c event.Commit) {
 // Apply takes in one event of the log. Appends are merged by offset: what the
 // view holds already or what lies below the committed position is dropped.
 // Commits that are older by (writer epoch, sequence number), that belong to
-// another log epoch or that would move a partition back are ignored. An Epoch
-// voids everything hot.
+// another log epoch or that would move a partition back are ignored; the same
+// snapshot again is taken in when it names more partitions. An Epoch voids
+// everything hot.
 func (v *View) Apply(ev event.Event) {
 	v.position = nil
 	if ev.Seq != 0 {
@@ -100,7 +101,8 @@ func (v *View) Apply(ev event.Event) {
 }
 
 func (v *View) startEpoch(c event.Commit) {
-	if v.ready && c.LogEpoch > v.commit.LogEpoch && c.Table == v.commit.Table {
+	// A jump over an epoch tells nothing about where the one before it ended.
+	if v.ready && c.LogEpoch == v.commit.LogEpoch+1 && c.Table == v.commit.Table {
 		v.ended = append(v.ended, event.EndedEpoch{Epoch: v.commit.LogEpoch, Base: c.Positions.Vector()})
 		if n := len(v.ended) - keepEnded; n > 0 {
 			v.ended = slices.Clone(v.ended[n:])
@@ -121,7 +123,10 @@ func Newer(c, b event.Commit) bool {
 
 func (v *View) take(c event.Commit) {
 	next := c.Positions.Vector()
-	if c.Table != v.commit.Table || c.LogEpoch != v.commit.LogEpoch || !Newer(c, v.commit) || !next.Covers(v.committed) {
+	if c.Table != v.commit.Table || c.LogEpoch != v.commit.LogEpoch || !next.Covers(v.committed) {
+		return
+	}
+	if !Newer(c, v.commit) && (Newer(v.commit, c) || len(next) == len(v.committed)) {
 		return
 	}
 	v.commit, v.committed = c, next
@@ -306,6 +311,14 @@ func (v *View) Bytes() int64 { return v.bytes }
 
 // NextLSN is the LSN after the highest one the view has seen.
 func (v *View) NextLSN() ident.LSN { return v.nextLSN }
+
+// RaiseLSN tells the view that LSNs below next were given, which it may not be
+// able to see from the entries it holds (an image after a restart).
+func (v *View) RaiseLSN(next ident.LSN) {
+	if next > v.nextLSN {
+		v.nextLSN, v.position = next, nil
+	}
+}
 
 // ReadableLSN is the LSN below which the view holds no entry that is not yet
 // visible: everything it has heard of below that LSN can be read.
