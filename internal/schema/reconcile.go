@@ -1,0 +1,371 @@
+package schema
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// NumberMap records which Iceberg column a source field feeds: number path to
+// field id. A number path is the field numbers from the message down, joined by
+// dots, with "element", "key" and "value" for the levels of lists and maps:
+// "5.element.2" is field 2 of the elements of the repeated field 5. It is kept
+// in a table property, one per pipeline, so that a renamed field stays the same
+// column.
+type NumberMap map[string]int32
+
+// Clone copies the map; the copy is never nil.
+func (m NumberMap) Clone() NumberMap {
+	out := make(NumberMap, len(m))
+	for k, v := range m {
+		out[k] = v
+	}
+	return out
+}
+
+// ChangeKind says what a Change does to the table.
+type ChangeKind string
+
+// The changes that Reconcile can ask for.
+const (
+	Added    ChangeKind = "added"
+	Widened  ChangeKind = "widened"
+	Optional ChangeKind = "made optional"
+)
+
+// Change is one change of the table's schema, for people.
+type Change struct {
+	Kind ChangeKind
+	Path string // dotted column path in the table
+	From string // type before, empty for an added column
+	To   string // type after
+}
+
+// String is one line about the change.
+func (c Change) String() string {
+	switch c.Kind {
+	case Added:
+		return fmt.Sprintf("added %s %s", c.Path, c.To)
+	case Widened:
+		return fmt.Sprintf("widened %s from %s to %s", c.Path, c.From, c.To)
+	default:
+		return fmt.Sprintf("%s %s", c.Kind, c.Path)
+	}
+}
+
+// Refusal is a difference that no change of the table can bridge without
+// altering values.
+type Refusal struct {
+	Path          string // dotted column path in the table
+	TableType     string
+	CandidateType string
+	Why           string
+}
+
+// String is one line about the refusal.
+func (r Refusal) String() string {
+	return fmt.Sprintf("column %s: the table has %s, the records bring %s: %s", r.Path, r.TableType, r.CandidateType, r.Why)
+}
+
+// Target is the verdict of Reconcile.
+type Target struct {
+	// Schema is the full schema of the table after the change, in table order,
+	// new columns after the old mapped ones and the metadata columns last. A
+	// node carries the candidate's number where the candidate feeds it, 0
+	// elsewhere. With refusals it is incomplete and must not be used.
+	Schema *Schema
+	// Numbers is the number map after the change.
+	Numbers NumberMap
+	// Changed says that the table's schema must be changed before rows of the
+	// candidate can be written.
+	Changed  bool
+	Changes  []Change
+	Refusals []Refusal
+}
+
+// Refused reports whether the candidate cannot be written to the table at all.
+func (t *Target) Refused() bool { return len(t.Refusals) > 0 }
+
+// Reconcile decides how records of the candidate's shape are written to the
+// table. It is pure and idempotent: the target of a target and the same
+// candidate changes nothing.
+//
+// A candidate column is matched by number path first, then by name (exact, then
+// without regard to case) with a table column that no other number feeds. A
+// matched column keeps the table's name, place and id. Accepted: a new column at
+// any depth, int to long, float to double, decimal of more digits and the same
+// scale, required to optional. A candidate that is narrower than the table needs
+// no change; the decoder widens its values. Everything else is refused.
+//
+// Neither argument is changed; table may be an empty schema (to create a table)
+// and numbers nil.
+func Reconcile(table, candidate *Schema, numbers NumberMap) Target {
+	r := &reconciler{numbers: numbers, out: numbers.Clone(), last: table.HighestID()}
+	r.claimed = make(map[int32]string, len(numbers))
+	for path, id := range numbers {
+		if other, ok := r.claimed[id]; !ok || path < other {
+			r.claimed[id] = path
+		}
+	}
+	columns := r.level(table.Columns, candidate.Columns, "", "", true)
+	return Target{
+		Schema:  &Schema{Columns: metadataLast(columns), LastID: r.last},
+		Numbers: r.out, Changed: len(r.changes) > 0, Changes: r.changes, Refusals: r.refusals,
+	}
+}
+
+type reconciler struct {
+	numbers  NumberMap
+	out      NumberMap
+	claimed  map[int32]string // field id to the number path that feeds it
+	last     int32
+	changes  []Change
+	refusals []Refusal
+}
+
+// level merges the fields of one struct: table fields in their order, then the
+// new ones in the candidate's order.
+func (r *reconciler) level(table, candidate []*Node, path, numbers string, top bool) []*Node {
+	partner := r.match(table, candidate, numbers)
+	out := make([]*Node, 0, len(table)+len(candidate))
+	names := make(map[string]bool, len(table))
+	for _, t := range table {
+		names[strings.ToLower(t.Name)] = true
+		c := partner[t]
+		switch {
+		case c != nil:
+			out = append(out, r.merge(t, c, join(path, t.Name), join(numbers, step(c))))
+		case top && IsMetadata(t.Name):
+			out = append(out, cleared(t))
+		default:
+			out = append(out, r.unfed(t, join(path, t.Name)))
+		}
+	}
+	fed := make(map[*Node]bool, len(partner))
+	for _, c := range partner {
+		fed[c] = true
+	}
+	var fresh []*Node
+	for i, c := range candidate {
+		if fed[c] || c.Number == PresenceNumber && len(table) > 0 {
+			continue // a struct with other fields keeps presence without a column
+		}
+		n := c.Clone()
+		n.Name = freeName(n.Name, suffix(n.Number, i), func(name string) bool { return names[strings.ToLower(name)] })
+		names[strings.ToLower(n.Name)] = true
+		fresh = append(fresh, n)
+	}
+	r.add(fresh, path, numbers)
+	return append(out, fresh...)
+}
+
+// match pairs table fields with candidate fields.
+func (r *reconciler) match(table, candidate []*Node, numbers string) map[*Node]*Node {
+	partner := make(map[*Node]*Node, len(candidate))
+	var open []*Node
+	for _, c := range candidate {
+		if t := r.byNumber(table, join(numbers, step(c))); t != nil && partner[t] == nil {
+			partner[t] = c
+		} else {
+			open = append(open, c)
+		}
+	}
+	for _, same := range []func(a, b string) bool{func(a, b string) bool { return a == b }, strings.EqualFold} {
+		var left []*Node
+		for _, c := range open {
+			if t := r.byName(table, c, join(numbers, step(c)), partner, same); t != nil {
+				partner[t] = c
+			} else {
+				left = append(left, c)
+			}
+		}
+		open = left
+	}
+	return partner
+}
+
+func (r *reconciler) byNumber(table []*Node, numbers string) *Node {
+	id := r.numbers[numbers]
+	if id == 0 {
+		return nil
+	}
+	for _, t := range table {
+		if t.FieldID == id {
+			return t
+		}
+	}
+	return nil
+}
+
+// byName leaves alone a column that another number path feeds: a new field that
+// took over an old field's name is another field.
+func (r *reconciler) byName(table []*Node, c *Node, numbers string, partner map[*Node]*Node, same func(a, b string) bool) *Node {
+	for _, t := range table {
+		owner, claimed := r.claimed[t.FieldID]
+		if partner[t] == nil && same(t.Name, c.Name) && (!claimed || owner == numbers || c.Number == 0) {
+			return t
+		}
+	}
+	return nil
+}
+
+// step is the part of a number path that a node adds.
+func step(n *Node) string {
+	if n.Number != 0 {
+		return strconv.Itoa(int(n.Number))
+	}
+	return n.Name
+}
+
+// merge brings one matched pair together.
+func (r *reconciler) merge(t, c *Node, path, numbers string) *Node {
+	out := &Node{Name: t.Name, Number: c.Number, FieldID: t.FieldID, Type: t.Type, Required: t.Required, Doc: t.Doc}
+	if c.Number != 0 {
+		r.out[numbers] = t.FieldID
+	}
+	if t.Required && !c.Required {
+		out.Required = false
+		r.changes = append(r.changes, Change{Kind: Optional, Path: path, From: t.Type.String(), To: t.Type.String()})
+	}
+	if t.Type.Kind != c.Type.Kind && (t.Type.Kind.Nested() || c.Type.Kind.Nested()) {
+		r.refuse(path, t, c, "a column never changes between a nested and another type; write to a new table, or drop the column first")
+		return out
+	}
+	switch t.Type.Kind {
+	case Struct:
+		out.Kids = r.level(t.Kids, c.Kids, path, numbers, false)
+	case List:
+		out.Kids = []*Node{r.merge(t.Kids[0], c.Kids[0], join(path, ElementName), join(numbers, ElementName))}
+	case Map:
+		out.Kids = []*Node{
+			r.key(t.Kids[0], c.Kids[0], path, numbers),
+			r.merge(t.Kids[1], c.Kids[1], join(path, ValueName), join(numbers, ValueName)),
+		}
+	default:
+		r.primitive(out, t, c, path)
+	}
+	return out
+}
+
+// key merges map keys, which Iceberg never lets change; they are required.
+func (r *reconciler) key(t, c *Node, path, numbers string) *Node {
+	before := len(r.changes)
+	wanted := c.Clone()
+	wanted.Required = t.Required
+	out := r.merge(t, wanted, join(path, KeyName), join(numbers, KeyName))
+	if len(r.changes) > before {
+		r.changes = r.changes[:before]
+		r.refuse(join(path, KeyName), t, c, "Iceberg does not let the key of a map change")
+	}
+	return out
+}
+
+func (r *reconciler) primitive(out, t, c *Node, path string) {
+	switch fit(t.Type, c.Type) {
+	case fits:
+	case widens:
+		out.Type = c.Type
+		r.changes = append(r.changes, Change{Kind: Widened, Path: path, From: t.Type.String(), To: c.Type.String()})
+	case never:
+		r.refuse(path, t, c, "no lossless change leads from one to the other")
+	}
+}
+
+func (r *reconciler) refuse(path string, t, c *Node, why string) {
+	r.refusals = append(r.refusals, Refusal{Path: path, TableType: t.Type.String(), CandidateType: c.Type.String(), Why: why})
+}
+
+type fitness uint8
+
+const (
+	never  fitness = iota
+	fits           // every value of the candidate has its exact place in the table's type
+	widens         // after a change that Iceberg allows
+)
+
+// fit compares two primitive types.
+func fit(table, candidate Type) fitness {
+	if table == candidate {
+		return fits
+	}
+	t, c := table.Kind, candidate.Kind
+	switch {
+	case t == Int && c == Long, t == Float && c == Double:
+		return widens
+	case t == Long && c == Int, t == Double && c == Float, t == Binary && c == String:
+		return fits
+	case t == Decimal && c == Int && table.Scale == 0 && table.Precision >= 10,
+		t == Decimal && c == Long && table.Scale == 0 && table.Precision >= 19:
+		return fits
+	case t == Decimal && c == Decimal && table.Scale == candidate.Scale:
+		if candidate.Precision > table.Precision {
+			return widens
+		}
+		return fits
+	default:
+		return never
+	}
+}
+
+// CanHold reports whether every value of type candidate can be written to a
+// column of the table's type without a change of the table.
+func CanHold(table, candidate Type) bool { return fit(table, candidate) == fits }
+
+// unfed is a table column that the candidate does not bring: it must be optional,
+// and nothing below it is fed, except a presence column, which stays for ever.
+func (r *reconciler) unfed(t *Node, path string) *Node {
+	out := cleared(t)
+	if strings.HasSuffix(r.claimed[t.FieldID], "."+strconv.Itoa(int(PresenceNumber))) {
+		out.Number = PresenceNumber
+	}
+	if out.Required {
+		out.Required = false
+		r.changes = append(r.changes, Change{Kind: Optional, Path: path, From: t.Type.String(), To: t.Type.String()})
+	}
+	return out
+}
+
+func cleared(t *Node) *Node {
+	out := t.Clone()
+	clearNumbers([]*Node{out})
+	return out
+}
+
+func clearNumbers(nodes []*Node) {
+	for _, n := range nodes {
+		n.Number = 0
+		clearNumbers(n.Kids)
+	}
+}
+
+// add gives ids to new columns and everything below them, and notes them.
+func (r *reconciler) add(fresh []*Node, path, numbers string) {
+	assignIDs(fresh, &r.last)
+	for _, n := range fresh {
+		r.changes = append(r.changes, Change{Kind: Added, Path: join(path, n.Name), To: n.Type.String()})
+		r.record([]*Node{n}, numbers)
+	}
+}
+
+func (r *reconciler) record(nodes []*Node, numbers string) {
+	for _, n := range nodes {
+		p := join(numbers, step(n))
+		if n.Number != 0 {
+			r.out[p] = n.FieldID
+		}
+		r.record(n.Kids, p)
+	}
+}
+
+func metadataLast(columns []*Node) []*Node {
+	out := make([]*Node, 0, len(columns))
+	var meta []*Node
+	for _, c := range columns {
+		if IsMetadata(c.Name) {
+			meta = append(meta, c)
+		} else {
+			out = append(out, c)
+		}
+	}
+	return append(out, meta...)
+}

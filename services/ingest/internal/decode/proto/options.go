@@ -1,0 +1,138 @@
+// Package proto decodes Protobuf records straight from the wire into Arrow
+// columns.
+//
+// Candidate derives the columns that a message type wants. Once a target schema
+// is agreed on (schema.Reconcile), Compile turns message type and target into a
+// Plan, and the plan's batches decode record after record into it. A batch knows
+// each field by its wire tag in a dense table, writes values by row number into
+// lazy columns, and takes a bad record's row back without a trace. The rules of
+// the mapping are in docs/protobuf-mapping.md.
+//
+// Candidate, Compile and Plan are safe for concurrent use; a Batch belongs to one
+// goroutine at a time.
+package proto
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Version is the version of the mapping. It changes whenever the same record
+// would be decoded into another row, and is part of a pipeline's revision.
+const Version = 1
+
+// Options choose between the alternatives of the mapping. The zero value is the
+// default mapping.
+type Options struct {
+	// EnumAsInt maps enums to their number instead of their name.
+	EnumAsInt bool
+	// OneofCase adds a string column for each oneof, named like it, that holds
+	// the name of the member that is set.
+	OneofCase bool
+	// TimeOfDayAsTime maps google.type.TimeOfDay to time instead of long. A table
+	// with a time column cannot be read by Spark.
+	TimeOfDayAsTime bool
+}
+
+// maxDepth is how deep messages may nest in a record, as in Google's parsers.
+const maxDepth = 10000
+
+// maxNodes bounds the columns of one message type at all depths. Types that
+// refer to each other in many ways could expand without end.
+const maxNodes = 20000
+
+// Reason codes of an Error: why a record cannot be a row.
+const (
+	ReasonTruncated = "truncated"
+	ReasonTag       = "bad_tag"
+	ReasonWire      = "bad_wire"
+	ReasonUTF8      = "invalid_utf8"
+	ReasonDepth     = "too_deep"
+	ReasonTimestamp = "invalid_timestamp"
+	ReasonDuration  = "invalid_duration"
+	ReasonDate      = "invalid_date"
+	ReasonTimeOfDay = "invalid_time_of_day"
+	ReasonDecimal   = "invalid_decimal"
+	ReasonJSON      = "invalid_json"
+	ReasonRequired  = "required_missing"
+	ReasonComplex   = "too_complex"
+	ReasonOversized = "oversized"
+)
+
+// ErrBatchFull is returned by Append when the record does not fit into the
+// batch's 32-bit offsets any more: finish the batch and append the record to the
+// next one. It is no fault of the record.
+var ErrBatchFull = errors.New("decoding record: the batch is full, finish it first")
+
+// Error is a record that cannot be decoded. It is always the record's fault.
+type Error struct {
+	Reason string // one of the Reason codes
+	Field  string // full name of the field, empty where it is not known
+	Detail string
+}
+
+// Error is the fault in words.
+func (e *Error) Error() string {
+	if e.Field == "" {
+		return "decoding Protobuf record: " + e.Detail
+	}
+	return fmt.Sprintf("decoding Protobuf field %s: %s", e.Field, e.Detail)
+}
+
+// fail is the outcome of one step of decoding; 0 is success. It is a number so
+// that the hot path neither allocates nor compares interfaces.
+type fail uint8
+
+const (
+	ok fail = iota
+	failTruncated
+	failTag
+	failWire
+	failUTF8
+	failDepth
+	failTimestamp
+	failDuration
+	failDate
+	failTimeOfDay
+	failDecimal
+	failJSON
+	failRequired
+	failComplex
+	failFull
+)
+
+func (f fail) describe() (reason, detail string) {
+	switch f {
+	case failTruncated:
+		return ReasonTruncated, "the record ends inside a value"
+	case failTag:
+		return ReasonTag, "a tag is not a valid field number and wire type"
+	case failWire:
+		return ReasonWire, "an unknown field or group is malformed"
+	case failUTF8:
+		return ReasonUTF8, "the string is not valid UTF-8"
+	case failDepth:
+		return ReasonDepth, fmt.Sprintf("messages nest deeper than %d", maxDepth)
+	case failTimestamp:
+		return ReasonTimestamp, "the timestamp is outside the years 0001 to 9999 or its nanos are outside 0 to 999999999"
+	case failDuration:
+		return ReasonDuration, "the duration does not fit 64-bit nanoseconds, or its nanos are out of range or of another sign than its seconds"
+	case failDate:
+		return ReasonDate, "the date is partial or does not exist"
+	case failTimeOfDay:
+		return ReasonTimeOfDay, "the time of day is out of range"
+	case failDecimal:
+		return ReasonDecimal, "the decimal does not fit its column, or its scale is absurd"
+	case failJSON:
+		return ReasonJSON, "the message has no JSON form"
+	case failRequired:
+		return ReasonRequired, "a required field is missing"
+	case failComplex:
+		return ReasonComplex, "a field that should come once is repeated too often"
+	case failFull:
+		return ReasonOversized, fmt.Sprintf("the row is larger than a batch can be (%d bytes)", math.MaxInt32)
+	default:
+		return ReasonWire, "the record is malformed"
+	}
+}

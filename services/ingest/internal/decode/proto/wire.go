@@ -1,0 +1,87 @@
+package proto
+
+import (
+	"encoding/binary"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// varint reads a varint at i and gives the index after it, negative when the
+// varint is malformed or the input ends inside it.
+func varint(b []byte, i int) (uint64, int) {
+	if i >= len(b) {
+		return 0, -1
+	}
+	if b[i] < 0x80 {
+		return uint64(b[i]), i + 1
+	}
+	v, n := protowire.ConsumeVarint(b[i:])
+	if n < 0 {
+		return 0, -1
+	}
+	return v, i + n
+}
+
+// scalar reads a value of a scalar wire type; the index is negative on an error.
+func scalar(o op, b []byte, i int) (uint64, int) {
+	switch o {
+	case opFix8:
+		if len(b)-i < 8 {
+			return 0, -1
+		}
+		return binary.LittleEndian.Uint64(b[i:]), i + 8
+	case opFix4:
+		if len(b)-i < 4 {
+			return 0, -1
+		}
+		return uint64(binary.LittleEndian.Uint32(b[i:])), i + 4
+	default:
+		return varint(b, i)
+	}
+}
+
+// skip gives the length of the value of a field that the schema does not have.
+func skip(tag uint64, b []byte) (int, fail) {
+	num, typ := protowire.DecodeTag(tag)
+	if num < protowire.MinValidNumber || num > protowire.MaxValidNumber {
+		return 0, failTag
+	}
+	n := protowire.ConsumeFieldValue(num, typ, b)
+	if n < 0 {
+		return 0, failWire
+	}
+	return n, ok
+}
+
+const highBits = 0x8080808080808080
+
+// validUTF8 looks at eight bytes at a time for any that is not ASCII, and only
+// then at characters.
+func validUTF8(s []byte) bool {
+	n := len(s)
+	switch {
+	case n >= 8:
+		var all uint64
+		for j := 0; j+8 <= n; j += 8 {
+			all |= binary.LittleEndian.Uint64(s[j:])
+		}
+		all |= binary.LittleEndian.Uint64(s[n-8:])
+		if all&highBits == 0 {
+			return true
+		}
+	case n >= 4:
+		if (binary.LittleEndian.Uint32(s)|binary.LittleEndian.Uint32(s[n-4:]))&0x80808080 == 0 {
+			return true
+		}
+	default:
+		var all byte
+		for _, c := range s {
+			all |= c
+		}
+		if all < 0x80 {
+			return true
+		}
+	}
+	return utf8.Valid(s)
+}

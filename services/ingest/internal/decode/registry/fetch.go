@@ -1,0 +1,277 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
+)
+
+// maxAnswer bounds what one answer may hold.
+const maxAnswer = 64 << 20
+
+// reference is how a schema names another one that it imports.
+type reference struct {
+	Name    string `json:"name"` // the import path
+	Subject string `json:"subject"`
+	Version int    `json:"version"`
+}
+
+// answer is what the registry says about a schema.
+type answer struct {
+	Schema     string      `json:"schema"`
+	Type       string      `json:"schemaType"`
+	References []reference `json:"references"`
+}
+
+// version is a pinned version of a subject: it never changes.
+type version struct {
+	subject string
+	number  int
+}
+
+// subjectVersion is an answer that is kept.
+type subjectVersion struct{ answer answer }
+
+func (c *Client) fetchSchema(ctx context.Context, ref Ref) (answer, error) {
+	path, key := fmt.Sprintf("/schemas/ids/%d", ref.ID), fmt.Sprintf("id-%d", ref.ID)
+	if ref.ByGUID {
+		guid := frame.FormatGUID(ref.GUID)
+		path, key = "/schemas/guids/"+guid, "guid-"+guid
+	}
+	var a answer
+	return a, c.get(ctx, ref.String(), path, key, &a)
+}
+
+// fetchVersion asks for a referenced schema. A soft-deleted version is asked for
+// too: the schemas that refer to it still do.
+func (c *Client) fetchVersion(ctx context.Context, v version) (answer, error) {
+	c.mu.Lock()
+	kept, found := c.versions.get(v)
+	c.mu.Unlock()
+	if found {
+		return kept.answer, nil
+	}
+	number, pinned := strconv.Itoa(v.number), v.number > 0
+	if !pinned {
+		number = "latest"
+	}
+	what := fmt.Sprintf("subject %s version %s", v.subject, number)
+	path := "/subjects/" + url.PathEscape(v.subject) + "/versions/" + number + "?deleted=true"
+	key := ""
+	if pinned {
+		key = "version-" + hash(v.subject) + "-" + number
+	}
+	var a answer
+	if err := c.get(ctx, what, path, key, &a); err != nil {
+		return answer{}, err
+	}
+	if pinned {
+		c.mu.Lock()
+		c.versions.put(v, subjectVersion{a})
+		c.mu.Unlock()
+	}
+	return a, nil
+}
+
+// references fetches everything below a list of references, each import path
+// once: the first that claims a path has it, as in the registry itself. The
+// result maps import path to file.
+func (c *Client) references(ctx context.Context, refs []reference) (map[string]source, error) {
+	files := map[string]source{}
+	var visit func(refs []reference) error
+	visit = func(refs []reference) error {
+		for _, r := range refs {
+			if _, known := files[r.Name]; known {
+				continue
+			}
+			a, err := c.fetchVersion(ctx, version{r.Subject, r.Version})
+			if err != nil {
+				return err
+			}
+			files[r.Name] = source{text: a.Schema, subject: r.Subject}
+			if err := visit(a.References); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := visit(refs); err != nil {
+		return nil, err
+	}
+	return files, nil
+}
+
+// subjectsOf names the subjects of a schema for an error text, if the registry
+// tells.
+func (c *Client) subjectsOf(ctx context.Context, ref Ref) string {
+	if ref.ByGUID {
+		return ""
+	}
+	var subjects []string
+	if err := c.get(ctx, ref.String(), fmt.Sprintf("/schemas/ids/%d/subjects", ref.ID), "", &subjects); err != nil {
+		return "" // the error that is being explained matters more
+	}
+	return strings.Join(subjects, ", ")
+}
+
+// get asks one URL after the other and reads the JSON answer. With a key, the
+// answer is kept in the folder and taken from there when no registry answers.
+func (c *Client) get(ctx context.Context, what, path, key string, into any) error {
+	c.mu.Lock()
+	first := c.good
+	c.mu.Unlock()
+	var last error
+	for i := range c.urls {
+		at := (first + i) % len(c.urls)
+		body, err := c.ask(ctx, what, c.urls[at], path)
+		if err == nil {
+			if err = json.Unmarshal(body, into); err == nil {
+				c.answered(at, key, body)
+				return nil
+			}
+			err = &UnavailableError{What: what, URL: c.urls[at].Redacted(), Status: http.StatusOK, Detail: "the answer is not a registry's JSON: " + err.Error(), Err: err}
+		}
+		if !errors.Is(err, ErrUnavailable) {
+			return err
+		}
+		last = err
+	}
+	if body, found := c.kept(key); found && json.Unmarshal(body, into) == nil {
+		return nil
+	}
+	return last
+}
+
+func (c *Client) answered(at int, key string, body []byte) {
+	c.mu.Lock()
+	c.good = at
+	c.mu.Unlock()
+	if c.answers != nil && key != "" {
+		c.answers.put(key, body)
+	}
+}
+
+func (c *Client) kept(key string) ([]byte, bool) {
+	if c.answers == nil || key == "" {
+		return nil, false
+	}
+	return c.answers.get(key)
+}
+
+// ask sends one request and sorts the outcome.
+func (c *Client) ask(ctx context.Context, what string, base *url.URL, path string) ([]byte, error) {
+	bare := *base
+	bare.User = nil
+	where := bare.String() + path
+	unavailable := func(detail string, err error) error {
+		return &UnavailableError{What: what, URL: bare.String(), Detail: detail, Err: err}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
+	if err != nil {
+		return nil, unavailable(err.Error(), err)
+	}
+	req.Header.Set("Accept", "application/vnd.schemaregistry.v1+json, application/json")
+	req.Header.Set("User-Agent", "icestream")
+	c.authorize(req, base)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, unavailable(err.Error(), err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return nil, unavailable("reading the answer: "+err.Error(), err)
+	}
+	if len(body) > maxAnswer {
+		return nil, unavailable("the answer is larger than 64 MiB", nil)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return body, nil
+	}
+	return nil, c.refusal(what, bare.String(), resp, body)
+}
+
+func (c *Client) authorize(req *http.Request, base *url.URL) {
+	switch {
+	case c.cfg.BearerToken != "":
+		req.Header.Set("Authorization", "Bearer "+c.cfg.BearerToken)
+	case c.cfg.User != "" || c.cfg.Password != "":
+		req.SetBasicAuth(c.cfg.User, c.cfg.Password)
+	case base.User != nil:
+		password, _ := base.User.Password()
+		req.SetBasicAuth(base.User.Username(), password)
+	}
+}
+
+// refusal makes the error for an answer that is not 200. A 404 counts as "no such
+// schema" only with one of the registry's own codes for that: a proxy, or a wrong
+// path, must not turn good records into bad ones.
+func (c *Client) refusal(what, where string, resp *http.Response, body []byte) error {
+	var said struct {
+		Code    int    `json:"error_code"`
+		Message string `json:"message"`
+	}
+	_ = json.Unmarshal(body, &said) // a body that is no JSON leaves said empty, which is handled
+	switch status := resp.StatusCode; {
+	case status == http.StatusNotFound && said.Code >= 40401 && said.Code <= 40403:
+		return &NotFoundError{What: what, Code: said.Code, Message: said.Message}
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return &UnauthorizedError{What: what, URL: where, Status: status, Detail: excerpt(said.Message, body)}
+	case status == http.StatusNotFound:
+		return &UnavailableError{
+			What: what, URL: where, Status: status,
+			Detail: "status 404 without a registry's error code; is the path in the URL right, and does the registry know this call? " + excerpt(said.Message, body),
+		}
+	default:
+		return &UnavailableError{
+			What: what, URL: where, Status: status, RetryAfter: retryAfter(resp.Header.Get("Retry-After"), c.cfg.Now()),
+			Detail: fmt.Sprintf("status %d: %s", status, excerpt(said.Message, body)),
+		}
+	}
+}
+
+// excerpt is the registry's message, or the beginning of whatever came.
+func excerpt(message string, body []byte) string {
+	if message != "" {
+		return message
+	}
+	text := strings.Join(strings.Fields(string(body)), " ")
+	if len(text) > 200 {
+		text = strings.ToValidUTF8(text[:200], "") + "..."
+	}
+	if text == "" {
+		return "empty answer"
+	}
+	return text
+}
+
+// retryAfter reads the header in both of its forms; nonsense is 0.
+func retryAfter(header string, now time.Time) time.Duration {
+	if header == "" {
+		return 0
+	}
+	if seconds, err := strconv.ParseInt(header, 10, 32); err == nil && seconds >= 0 {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(header); err == nil && at.After(now) {
+		return at.Sub(now)
+	}
+	return 0
+}
+
+// redact takes credentials out of a URL that may not even parse.
+func redact(raw string) string {
+	if at := strings.LastIndex(raw, "@"); at >= 0 {
+		return "..." + raw[at:]
+	}
+	return raw
+}
