@@ -1,0 +1,147 @@
+package lake
+
+import (
+	"context"
+
+	"github.com/apache/iceberg-go"
+	iceio "github.com/apache/iceberg-go/io"
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/icestream/icestream/internal/ident"
+)
+
+// ExpirePolicy says which own snapshots stay. Snapshots of others, and whatever
+// a branch or tag names, always stay.
+type ExpirePolicy struct {
+	// Keep is how many of the newest ancestors of the head stay, whoever made
+	// them; 50 when zero.
+	Keep int
+	// NotBelow is the lowest sequence number that a reader may still need:
+	// snapshots at or above it stay. 0 means that no reader is known to need any.
+	NotBelow int64
+}
+
+// Expirable reports how many snapshots a commit with that policy would remove.
+func (t *Table) Expirable(p ExpirePolicy) int {
+	return len(expirable(t.handle().Metadata(), t.Head().State, p))
+}
+
+// expirable lists the own snapshots that the policy gives up.
+func expirable(meta table.Metadata, state State, p ExpirePolicy) []int64 {
+	if p.Keep <= 0 {
+		p.Keep = 50
+	}
+	named := map[int64]bool{}
+	for name, ref := range meta.Refs() {
+		if name != tag {
+			named[ref.SnapshotID] = true
+		}
+	}
+	pending := map[string]bool{}
+	for _, e := range state.Pending() {
+		pending[e.CommitID.String()] = true
+	}
+	var out []int64
+	n := 0
+	for s := range ancestors(meta) {
+		n++
+		switch {
+		case n <= p.Keep, named[s.SnapshotID], !isOwn(s):
+		case p.NotBelow > 0 && s.SequenceNumber >= p.NotBelow:
+		case pending[s.Summary.Properties[keyCommitID]]:
+		default:
+			out = append(out, s.SnapshotID)
+		}
+	}
+	return out
+}
+
+// stageExpiry adds the removal to the request. The staged snapshot itself is the
+// newest ancestor by then, so one fewer of the old ones needs to stay.
+func (t *Table) stageExpiry(st *Staged, meta table.Metadata, state State, p ExpirePolicy) {
+	if ids := expirable(meta, state, p); len(ids) > 0 {
+		// The first form cleans up after the commit, the second is what is sent:
+		// they differ only in what the library does by itself.
+		st.expired = table.NewRemoveSnapshotsUpdate(ids, true)
+		st.updates = append(st.updates, table.NewRemoveSnapshotsUpdate(ids, false))
+	}
+}
+
+// Clean removes the files that only expired snapshots named, after an expiring
+// commit has landed and the table was reloaded. It compares what was with what
+// is, so files that a snapshot still names stay (G6). It does nothing for other
+// commits. An error leaves files behind, nothing else.
+func (t *Table) Clean(ctx context.Context, st *Staged) error {
+	if st.expired == nil {
+		return nil
+	}
+	if !t.Find(st.CommitID) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), 4*t.lake.cfg.Timeouts.Stage)
+	defer cancel()
+	before := table.New(t.ident, st.before.Metadata(), st.before.MetadataLocation(),
+		func(ctx context.Context) (iceio.IO, error) { return t.files(ctx) }, t.cat)
+	if err := st.expired.PostCommit(ctx, before, t.rehandle(t.handle().Metadata())); err != nil {
+		return classify(err, "removing the files of expired snapshots of table %s", t.name)
+	}
+	return nil
+}
+
+// entry is a data file in a manifest, with the snapshot that added it.
+type entry struct {
+	file    iceberg.DataFile
+	added   int64
+	status  iceberg.ManifestEntryStatus
+	deletes bool // of a delete manifest
+}
+
+// walkEntries visits the live entries of all manifests that any snapshot of the
+// metadata names, each manifest once.
+func walkEntries(ctx context.Context, files iceio.IO, meta table.Metadata, visit func(entry)) error {
+	seen := map[string]bool{}
+	for _, s := range meta.Snapshots() {
+		manifests, err := s.Manifests(files)
+		if err != nil {
+			return classify(err, "reading the manifest list of snapshot %d", s.SnapshotID)
+		}
+		for _, m := range manifests {
+			if seen[m.FilePath()] {
+				continue
+			}
+			seen[m.FilePath()] = true
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := walkManifest(files, m, visit); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func walkManifest(files iceio.IO, m iceberg.ManifestFile, visit func(entry)) error {
+	for e, err := range m.Entries(files, true) {
+		if err != nil {
+			return classify(err, "reading manifest %s", m.FilePath())
+		}
+		visit(entry{
+			file: e.DataFile(), added: e.SnapshotID(), status: e.Status(),
+			deletes: m.ManifestContent() == iceberg.ManifestContentDeletes,
+		})
+	}
+	return nil
+}
+
+// commitOf is the id of the commit that made a snapshot of ours, zero for others.
+func commitOf(s *table.Snapshot) ident.UUID {
+	if s.Summary == nil {
+		return ident.UUID{}
+	}
+	id, err := ident.ParseUUID(s.Summary.Properties[keyCommitID])
+	if err != nil {
+		return ident.UUID{}
+	}
+	return id
+}

@@ -1,0 +1,232 @@
+package lake
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	iceio "github.com/apache/iceberg-go/io"
+
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
+)
+
+// Intent is the record of an attempt at <table>/metadata/icestream/<attempt>.json:
+// which files may exist because of it. It is written before the first of them.
+type Intent struct {
+	Attempt ident.UUID        `json:"attempt"`
+	Epoch   ident.WriterEpoch `json:"writer_epoch"`
+	// Files and Quarantine are how many names are set aside; not every name need
+	// have become a file.
+	Files      int `json:"files"`
+	Quarantine int `json:"quarantine"`
+
+	used, written int
+}
+
+// namesAtOnce is how many names are set aside in one write of the record.
+const namesAtOnce = 64
+
+// next takes a name.
+func (i *Intent) next() int {
+	i.used++
+	return i.used - 1
+}
+
+// reserve writes the record when the names taken go beyond those set aside.
+func (t *Table) reserve(ctx context.Context, i *Intent) error {
+	if i.used <= i.written {
+		return nil
+	}
+	i.Files = (i.used + namesAtOnce - 1) / namesAtOnce * namesAtOnce
+	if err := t.WriteIntent(ctx, *i); err != nil {
+		return err
+	}
+	i.written = i.Files
+	return nil
+}
+
+// WriteIntent writes or replaces the record of an attempt. A Writer does it by
+// itself.
+func (t *Table) WriteIntent(ctx context.Context, i Intent) error {
+	location, err := t.metadataLocation("icestream/" + i.Attempt.String() + ".json")
+	if err != nil {
+		return err
+	}
+	files, err := t.files(t.lake.storage(ctx))
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(i)
+	if err != nil {
+		return err
+	}
+	if err := files.WriteFile(location, text); err != nil {
+		return classify(err, "writing the intent record %s", location)
+	}
+	return nil
+}
+
+// RemoveIntent removes the record of an attempt that is settled. One that stays
+// is settled again at the next start.
+func (t *Table) RemoveIntent(ctx context.Context, attempt ident.UUID) {
+	location, err := t.metadataLocation("icestream/" + attempt.String() + ".json")
+	if err == nil {
+		t.deletePaths(ctx, []string{location})
+	}
+}
+
+// Intents reads all records that are left. One that cannot be understood is an
+// error: it may name files.
+func (t *Table) Intents(ctx context.Context) ([]Intent, error) {
+	root, err := t.metadataLocation("icestream")
+	if err != nil {
+		return nil, err
+	}
+	files, err := t.files(t.lake.storage(ctx))
+	if err != nil {
+		return nil, err
+	}
+	lister, ok := files.(iceio.ListableIO)
+	if !ok {
+		return nil, fault.New(fault.Unsupported, "listing the intent records of table %s: its storage cannot list", t.name)
+	}
+	var names []string
+	err = lister.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base := path.Base(name)
+		if d != nil && !d.IsDir() && strings.HasSuffix(base, ".json") && !strings.HasPrefix(base, ".") {
+			names = append(names, base)
+		}
+		return ctx.Err()
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, classify(err, "listing the intent records of table %s", t.name)
+	}
+	slices.Sort(names)
+	out := make([]Intent, 0, len(names))
+	for _, name := range names {
+		i, err := readIntent(files, root+"/"+name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, i)
+	}
+	return out, nil
+}
+
+func readIntent(files iceio.IO, location string) (Intent, error) {
+	var text []byte
+	var err error
+	if r, ok := files.(iceio.ReadFileIO); ok {
+		text, err = r.ReadFile(location)
+	} else {
+		err = fault.New(fault.Unsupported, "the storage cannot read whole files")
+	}
+	if err != nil {
+		return Intent{}, classify(err, "reading the intent record %s", location)
+	}
+	var i Intent
+	if err := json.Unmarshal(text, &i); err != nil {
+		return Intent{}, fault.New(fault.Corrupt, "reading the intent record %s: %w", location, err)
+	}
+	return i, nil
+}
+
+// IntentFiles are the files that exist because of an attempt: data files, and
+// quarantine files in the quarantine table's folder.
+func (t *Table) IntentFiles(ctx context.Context, i Intent) ([]string, error) {
+	files, err := t.files(t.lake.storage(ctx))
+	if err != nil {
+		return nil, err
+	}
+	o := WriterOptions{Attempt: i.Attempt, Epoch: i.Epoch}
+	var out []string
+	add := func(kind string, n int, place func(string) (string, error)) error {
+		for k := range n {
+			location, err := place(fileName(o, kind, k))
+			if err != nil {
+				return err
+			}
+			there, err := exists(files, location)
+			if err != nil {
+				return classify(err, "looking for %s", location)
+			}
+			if there {
+				out = append(out, location)
+			}
+		}
+		return ctx.Err()
+	}
+	if err := add("", i.Files, t.dataLocation); err != nil {
+		return nil, err
+	}
+	if i.Quarantine > 0 {
+		q, err := t.quarantine(ctx, false)
+		if err != nil {
+			if fault.ReasonOf(err) == fault.UnknownTable {
+				return out, nil
+			}
+			return nil, err
+		}
+		if err := add("q", i.Quarantine, q.dataLocation); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Undo settles an attempt whose absence is proven: it removes its files and then
+// its record. References are looked at once more: a file that a reachable
+// snapshot or the outbox names is never removed (G6).
+func (t *Table) Undo(ctx context.Context, i Intent) error {
+	paths, err := t.IntentFiles(ctx, i)
+	if err != nil {
+		return err
+	}
+	if len(paths) > 0 {
+		named, err := t.referenced(ctx)
+		if err != nil {
+			return err
+		}
+		paths = slices.DeleteFunc(paths, func(p string) bool { return named[p] })
+	}
+	t.deletePaths(ctx, paths)
+	t.RemoveIntent(ctx, i.Attempt)
+	return nil
+}
+
+// referenced are all data files that a snapshot of the table or of its
+// quarantine table names, and those of the outbox.
+func (t *Table) referenced(ctx context.Context) (map[string]bool, error) {
+	out := map[string]bool{}
+	for _, e := range t.Head().State.Pending() {
+		for _, f := range e.Files {
+			out[f.Path] = true
+		}
+	}
+	tables := []*Table{t}
+	switch q, err := t.quarantine(ctx, false); {
+	case err == nil:
+		tables = append(tables, q)
+	case fault.ReasonOf(err) != fault.UnknownTable:
+		return nil, err
+	}
+	for _, tt := range tables {
+		files, err := tt.files(t.lake.storage(ctx))
+		if err != nil {
+			return nil, err
+		}
+		err = walkEntries(ctx, files, tt.handle().Metadata(), func(e entry) { out[e.file.FilePath()] = true })
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,195 @@
+package lake
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	iceio "github.com/apache/iceberg-go/io"
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
+)
+
+// foreignSinks are marks that other streaming writers leave in a table that they
+// keep their own positions in. Two of them in one table would each be right
+// alone and wrong together.
+var foreignSinks = []struct{ key, who string }{
+	{"kafka.connect.", "the Kafka Connect sink"},
+	{"flink.", "Flink"},
+	{"spark.sql.streaming.", "Spark structured streaming"},
+	{"redpanda.", "Redpanda Iceberg topics"},
+	{"risingwave.", "RisingWave"},
+}
+
+func refuseForeignSink(name string, tbl *table.Table) error {
+	check := func(keys map[string]string, where string) error {
+		for key := range keys {
+			for _, sink := range foreignSinks {
+				if strings.HasPrefix(key, sink.key) {
+					return fault.New(fault.Unsupported,
+						"loading table %s: %s has the key %s, so the table is fed by %s: use another table (taking one over is not supported yet)",
+						name, where, key, sink.who)
+				}
+			}
+		}
+		return nil
+	}
+	if err := check(tbl.Properties(), "its properties"); err != nil {
+		return err
+	}
+	for s := range ancestors(tbl.Metadata()) {
+		if s.Summary == nil {
+			continue
+		}
+		if err := check(s.Summary.Properties, fmt.Sprintf("snapshot %d", s.SnapshotID)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// history is what is known about the ancestors of a head, newest first. cut is
+// the parent that is missing, 0 when the first snapshot was reached.
+type history struct {
+	own []*table.Snapshot
+	cut int64
+}
+
+func isOwn(s *table.Snapshot) bool {
+	return s.Summary != nil && s.Summary.Properties[keyFormat] != "" && s.Summary.Properties[keyCommitID] != ""
+}
+
+func historyOf(meta table.Metadata) history {
+	var h history
+	for s := range ancestors(meta) {
+		if isOwn(s) {
+			h.own = append(h.own, s)
+		}
+		h.cut = 0
+		if s.ParentSnapshotID != nil && meta.SnapshotByID(*s.ParentSnapshotID) == nil {
+			h.cut = *s.ParentSnapshotID
+		}
+	}
+	return h
+}
+
+// recover finds the state that the head stands for (design section 4): the
+// newest own ancestor says it, the table property says whether that is all. The
+// cases are T1 (own snapshots expired by another engine), T2 (foreign head) and
+// a roll-back.
+func (t *Table) recover(ctx context.Context, tbl *table.Table) (Head, error) {
+	head, err := t.plainHead(tbl)
+	if err != nil {
+		return Head{}, err
+	}
+	meta := tbl.Metadata()
+	h := historyOf(meta)
+	head.Own = len(h.own)
+	var m mark
+	var marked State
+	if v := tbl.Properties()[propertyMark]; v != "" {
+		if m, marked, err = decodeMark(v); err != nil {
+			return Head{}, err
+		}
+	}
+	newest, sequence, err := t.newestOwn(ctx, tbl, h)
+	if err != nil {
+		return Head{}, err
+	}
+	switch {
+	case newest != nil:
+		state, _, err := decodeState(newest.Summary.Properties)
+		if err != nil {
+			return Head{}, fmt.Errorf("loading table %s, snapshot %d: %w", t.name, newest.SnapshotID, err)
+		}
+		head.State, head.StateSnapshot = state, newest.SnapshotID
+		if m.Sequence > sequence {
+			head.RolledBack = t.rolledBack(head, state, marked, m)
+		}
+	case m.Keys != nil:
+		head.StateLost = fault.New(fault.Stopped,
+			"loading table %s: no snapshot of ours is left below snapshot %d and nothing proves that it descends from snapshot %d, whose positions the table property %s remembers: run `icestream offsets reset` to decide where to go on",
+			t.name, head.SnapshotID, m.Snapshot, propertyMark)
+	case h.cut != 0 && tbl.Properties()[propertyOwner] != "":
+		head.StateLost = fault.New(fault.Stopped,
+			"loading table %s: the history below snapshot %d is gone and no state of ours is left: run `icestream offsets reset` to decide where to go on", t.name, h.cut)
+	}
+	head.Ended, err = endedEpochs(h.own)
+	return head, err
+}
+
+func (t *Table) rolledBack(head Head, have, marked State, m mark) error {
+	where := have.behind(marked)
+	if where == "" {
+		where = fmt.Sprintf("no partition stands lower, but commit %s is gone", marked.CommitID)
+	}
+	return fault.New(fault.Stopped,
+		"loading table %s: somebody rolled it back: it had committed snapshot %d (sequence number %d), its history now ends at snapshot %d of ours below head %d (%s; now, then): run `icestream offsets reset` to read the lost rows again, or roll the table forward",
+		t.name, m.Snapshot, m.Sequence, head.StateSnapshot, head.SnapshotID, where)
+}
+
+// newestOwn is the newest own ancestor of the head. Where an expiry has cut the
+// chain, older metadata files still know the parents of the snapshots that are
+// gone: they prove the descent.
+func (t *Table) newestOwn(ctx context.Context, tbl *table.Table, h history) (*table.Snapshot, int64, error) {
+	if len(h.own) > 0 {
+		return h.own[0], h.own[0].SequenceNumber, nil
+	}
+	if h.cut == 0 {
+		return nil, 0, nil
+	}
+	var older []string
+	for entry := range tbl.Metadata().PreviousFiles() {
+		older = append(older, entry.MetadataFile)
+	}
+	slices.Reverse(older)
+	fsF := func(ctx context.Context) (iceio.IO, error) { return tbl.FS(ctx) }
+	known := map[int64]*table.Snapshot{}
+	want := h.cut
+	for _, location := range older {
+		old, err := table.NewFromLocation(ctx, t.ident, location, fsF, t.cat)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, 0, classify(ctx.Err(), "reading older metadata of table %s", t.name)
+			}
+			t.log.Warn("an older metadata file cannot be read", "file", location, "error", err)
+			continue
+		}
+		for _, s := range old.Metadata().Snapshots() {
+			known[s.SnapshotID] = &s
+		}
+		for s := known[want]; s != nil; s = known[want] {
+			if isOwn(s) {
+				return s, s.SequenceNumber, nil
+			}
+			if s.ParentSnapshotID == nil {
+				return nil, 0, nil
+			}
+			want = *s.ParentSnapshotID
+		}
+	}
+	return nil, 0, nil
+}
+
+// endedEpochs finds the fences among own snapshots, newest first, and gives the
+// ended epochs oldest first with the vector that the table covered then.
+func endedEpochs(own []*table.Snapshot) ([]event.EndedEpoch, error) {
+	var out []event.EndedEpoch
+	for i := 0; i+1 < len(own); i++ {
+		if own[i].Summary.Properties[keyLogEpoch] == own[i+1].Summary.Properties[keyLogEpoch] {
+			continue
+		}
+		before, _, err := decodeState(own[i+1].Summary.Properties)
+		if err != nil {
+			return nil, err
+		}
+		if before.LogEpoch > 0 {
+			out = append(out, event.EndedEpoch{Epoch: before.LogEpoch, Base: before.Vector()})
+		}
+	}
+	slices.Reverse(out)
+	return out, nil
+}

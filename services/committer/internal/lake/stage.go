@@ -1,0 +1,410 @@
+package lake
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/schema"
+)
+
+// Kinds of commits, kept in the summary for people and for the audit.
+const (
+	KindData     = "data"     // files
+	KindProgress = "progress" // positions only
+	KindFence    = "fence"    // a new log epoch
+	KindWriter   = "writer"   // a new writer epoch
+	KindSchema   = "schema"   // schema, partition spec, sort order or number maps
+	KindAnchor   = "anchor"   // carries the state over foreign snapshots
+	KindExpire   = "expire"   // removes old snapshots of ours
+	KindReset    = "reset"    // an operator decided about positions
+)
+
+// tag names our last own snapshot, so that another engine's expiry spares it.
+const tag = "icestream"
+
+// Change is what a commit of ours does. State is the full state after it, made
+// from the loaded head's by Carry; pipelines of the head that it leaves out are
+// carried by Stage.
+type Change struct {
+	CommitID ident.UUID
+	Kind     string
+	State    State
+	Files    []File
+	// Schema is the full table schema after the commit, nil for no change. Its
+	// field ids are above the head's LastID where they are new.
+	Schema *schema.Schema
+	// Numbers are the number maps of the pipelines whose map changed.
+	Numbers map[string]schema.NumberMap
+	// Partition and Sort replace the settings that the table remembers. They take
+	// effect when their columns are there, at the latest with a schema change.
+	Partition, Sort *string
+	// Expire removes own snapshots that the policy does not keep.
+	Expire *ExpirePolicy
+}
+
+// Staged is a commit whose manifests are written and which the catalog has not
+// been asked for yet. It may be sent again and again while the head is its base:
+// it is the same snapshot each time, so it lands once at most.
+type Staged struct {
+	CommitID   ident.UUID
+	SnapshotID int64
+	Sequence   int64
+	Base       int64 // snapshot it is built on and asserts, 0 for none
+	Rows       int64 // in its files
+
+	requirements []table.Requirement
+	updates      []table.Update
+	copies       []table.Update // property and tag: left out where the catalog refuses them
+	snapshot     *table.Snapshot
+	before       *table.Table
+	expired      table.Update
+}
+
+// Stage prepares a commit on the loaded head. It refuses a change that does not
+// fit that very head: of a lower writer epoch (Fenced), with a range that does
+// not begin where the head ends (OutOfOrder), or on a table that was rolled back
+// or lost its state (Stopped). On error nothing refers to what it may have
+// written; the change's data files stay.
+func (t *Table) Stage(ctx context.Context, c Change) (*Staged, error) {
+	deadline := t.lake.cfg.Timeouts.Stage * time.Duration(1+len(c.Files)/1000)
+	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), deadline)
+	defer cancel()
+	head := t.Head()
+	state, err := t.prepare(head, c)
+	if err != nil {
+		return nil, err
+	}
+	st, err := t.stage(ctx, head, state, c)
+	if err != nil {
+		return nil, classify(err, "staging commit %s of table %s", c.CommitID, t.name)
+	}
+	return st, nil
+}
+
+// prepare checks the change against the head and completes its state.
+func (t *Table) prepare(head Head, c Change) (State, error) {
+	state := c.State.Clone()
+	state.CommitID, state.Format = c.CommitID, Format
+	for name, p := range head.State.Carry().Pipelines {
+		if state.Pipelines[name] == nil {
+			state.Pipelines[name] = p
+		}
+	}
+	next := t.handle().Metadata().LastSequenceNumber() + 1
+	for _, p := range state.Pipelines {
+		for i := range p.Pending {
+			if p.Pending[i].CommitID == c.CommitID {
+				p.Pending[i].Sequence = next
+			}
+		}
+	}
+	if err := state.check(); err != nil {
+		return State{}, err
+	}
+	if err := fits(t.name, head, state, c); err != nil {
+		return State{}, err
+	}
+	return state, nil
+}
+
+// fits is the check of the committer against the very snapshot it asserts
+// (design section 3): it makes doubles and holes impossible whatever leases say.
+func fits(name string, head Head, state State, c Change) error {
+	if state.WriterEpoch < head.State.WriterEpoch {
+		return fault.New(fault.Fenced, "staging commit %s of table %s: writer epoch %d is over, the table has %d: another committer took over",
+			c.CommitID, name, state.WriterEpoch, head.State.WriterEpoch)
+	}
+	if c.Kind == KindReset {
+		return nil
+	}
+	if head.RolledBack != nil {
+		return head.RolledBack
+	}
+	if head.StateLost != nil {
+		return head.StateLost
+	}
+	if state.LogEpoch < head.State.LogEpoch || state.LSN.Reserved < head.State.LSN.Reserved {
+		return fault.New(fault.Fenced, "staging commit %s of table %s: log epoch %d with reservation %d is below the table's %d with %d",
+			c.CommitID, name, state.LogEpoch, state.LSN.Reserved, head.State.LogEpoch, head.State.LSN.Reserved)
+	}
+	have := head.State.Positions()
+	after := state.Positions()
+	for part, pos := range have {
+		if after[part].Next < pos.Next || after[part].Start != pos.Start {
+			return fault.New(fault.OutOfOrder, "staging commit %s of table %s: %s would go back from %d to %d",
+				c.CommitID, name, part, pos.Next, after[part].Next)
+		}
+	}
+	for _, p := range state.Pipelines {
+		for part, pos := range p.Positions {
+			begins, old := pos.Start, have[part]
+			if _, known := have[part]; known {
+				begins = old.Next
+			}
+			if first, advanced := p.First[part]; (advanced && first != begins) || (!advanced && pos.Next != begins) {
+				return fault.New(fault.OutOfOrder, "staging commit %s of table %s: %s goes from %d to %d, but the table ends at %d",
+					c.CommitID, name, part, first, pos.Next, begins)
+			}
+		}
+	}
+	return nil
+}
+
+func (t *Table) stage(ctx context.Context, head Head, state State, c Change) (*Staged, error) {
+	before := t.handle()
+	st := &Staged{CommitID: c.CommitID, Base: head.SnapshotID, before: before}
+	meta, err := t.changeSchema(st, before.Metadata(), c.Schema)
+	if err != nil {
+		return nil, err
+	}
+	tbl := t.rehandle(meta)
+	tx := tbl.NewTransaction()
+	if err := tx.AssertRefSnapshotID(""); err != nil {
+		return nil, err
+	}
+	if err := t.changeSettings(tx, head, c); err != nil {
+		return nil, err
+	}
+	keys, err := encodeState(state)
+	if err != nil {
+		return nil, err
+	}
+	summary := maps.Clone(keys)
+	summary[keyKind] = c.Kind
+	if err := addFiles(ctx, tx, tbl, c.Files, summary); err != nil {
+		return nil, err
+	}
+	commit, err := tx.TableCommit()
+	if err != nil {
+		return nil, err
+	}
+	staged, err := tx.StagedTable()
+	if err != nil {
+		return nil, err
+	}
+	snapshot := staged.CurrentSnapshot()
+	st.snapshot, st.SnapshotID, st.Sequence = snapshot, snapshot.SnapshotID, snapshot.SequenceNumber
+	for _, f := range c.Files {
+		st.Rows += f.Rows
+	}
+	st.requirements = append(st.requirements, commit.Requirements...)
+	st.updates = append(st.updates, commit.Updates...)
+	if c.Expire != nil {
+		t.stageExpiry(st, before.Metadata(), state, *c.Expire)
+	}
+	return st, t.stageCopies(st, keys)
+}
+
+// changeSchema adds a schema to the request and returns the metadata as it will
+// be, on which the rest is staged: the snapshot then names the new schema.
+func (t *Table) changeSchema(st *Staged, meta table.Metadata, sch *schema.Schema) (table.Metadata, error) {
+	if sch == nil {
+		return meta, nil
+	}
+	converted, err := toIceberg(sch, meta.CurrentSchema().ID+1)
+	if err != nil {
+		return nil, err
+	}
+	st.requirements = append(st.requirements,
+		table.AssertCurrentSchemaID(meta.CurrentSchema().ID), table.AssertLastAssignedFieldID(meta.LastColumnID()))
+	st.updates = append(st.updates, table.NewAddSchemaUpdate(converted), table.NewSetCurrentSchemaUpdate(-1))
+	return table.UpdateTableMetadata(meta, st.updates, "")
+}
+
+// changeSettings puts number maps and settings into properties, and gives the
+// table the partition spec and sort order that its settings ask for once their
+// columns are there.
+func (t *Table) changeSettings(tx *table.Transaction, head Head, c Change) error {
+	props := iceberg.Properties{}
+	if len(c.Numbers) > 0 {
+		v, err := encodeNumberMaps(withNumbers(head.Numbers, c.Numbers))
+		if err != nil {
+			return err
+		}
+		props[propertyNumbers] = v
+	}
+	partition, sort := head.Partition, head.Sort
+	if c.Partition != nil {
+		partition = *c.Partition
+		props[propertyPartition] = partition
+	}
+	if c.Sort != nil {
+		sort = *c.Sort
+		props[propertySort] = sort
+	}
+	if err := tx.SetProperties(props); err != nil {
+		return err
+	}
+	if c.Schema == nil && c.Partition == nil && c.Sort == nil {
+		return nil
+	}
+	sch := head.Schema
+	if c.Schema != nil {
+		sch = c.Schema
+	}
+	if len(sch.Mapped()) == 0 {
+		return nil
+	}
+	if err := changeSpec(tx, t.handle().Metadata(), partition, sch, c.Partition != nil); err != nil {
+		return err
+	}
+	return changeSort(tx, t.handle().Metadata(), sort, sch, c.Sort != nil)
+}
+
+// changeSpec replaces the default partition spec. A table that has one keeps it
+// unless the setting was changed: it may be somebody else's (case T7).
+func changeSpec(tx *table.Transaction, meta table.Metadata, partition string, sch *schema.Schema, replace bool) error {
+	spec := meta.PartitionSpec()
+	if !replace && (partition == "" || spec.NumFields() > 0) {
+		return nil
+	}
+	fields, err := parsePartition(partition)
+	if err != nil {
+		return err
+	}
+	update := tx.UpdateSpec(true)
+	for _, f := range spec.Fields() {
+		if _, void := f.Transform.(iceberg.VoidTransform); !void {
+			update = update.RemoveField(f.Name)
+		}
+	}
+	for _, f := range fields {
+		if _, err := f.source(sch); err != nil {
+			return err
+		}
+		update = update.AddField(f.column, f.iceberg(), f.name())
+	}
+	return update.Commit()
+}
+
+func changeSort(tx *table.Transaction, meta table.Metadata, sort string, sch *schema.Schema, replace bool) error {
+	if !replace && (sort == "" || meta.DefaultSortOrder() != table.UnsortedSortOrderID) {
+		return nil
+	}
+	fields, err := parseSort(sort)
+	if err != nil {
+		return err
+	}
+	if len(fields) == 0 {
+		return tx.ReplaceSortOrder(table.UnsortedSortOrder)
+	}
+	order, err := sortOrder(fields, sch)
+	if err != nil {
+		return err
+	}
+	return tx.ReplaceSortOrder(order)
+}
+
+// addFiles makes the snapshot. The library's check for doubled paths reads every
+// manifest (case T13) and its name mapping is not kept in step with schema
+// changes, so both are off: our names are unique by construction and our files
+// carry field ids.
+func addFiles(ctx context.Context, tx *table.Transaction, tbl *table.Table, files []File, summary iceberg.Properties) error {
+	if len(files) == 0 {
+		sch, err := table.SchemaToArrowSchema(tbl.Schema(), nil, true, false)
+		if err != nil {
+			return err
+		}
+		none, err := array.NewRecordReader(sch, nil)
+		if err != nil {
+			return err
+		}
+		defer none.Release()
+		return tx.Append(ctx, none, summary)
+	}
+	data := make([]iceberg.DataFile, len(files))
+	for i, f := range files {
+		if f.data == nil {
+			return fault.New(fault.Internal, "adding %s: the file was not made by a writer of this process", f.Path)
+		}
+		data[i] = f.data
+	}
+	if tbl.Metadata().Version() >= 3 {
+		return tx.NewRowDelta(summary).AddRows(data...).Commit(ctx)
+	}
+	return tx.AddDataFiles(ctx, data, summary, table.WithoutDuplicateCheck(), table.WithoutAutoNameMapping())
+}
+
+// stageCopies adds the high-water mark and the tag.
+func (t *Table) stageCopies(st *Staged, keys map[string]string) error {
+	if t.noCopies.Load() {
+		return nil
+	}
+	v, err := encodeMark(mark{Snapshot: st.SnapshotID, Sequence: st.Sequence, Keys: keys})
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", propertyMark, err)
+	}
+	st.copies = []table.Update{
+		table.NewSetPropertiesUpdate(iceberg.Properties{propertyMark: v}),
+		table.NewSetSnapshotRefUpdate(tag, st.SnapshotID, table.TagRef, 0, 0, 0),
+	}
+	return nil
+}
+
+// Send asks the catalog for a staged commit. nil means that the catalog said
+// yes; Conflict that it said no; anything else that nobody knows: the request
+// may have landed, or may still land. Only Reload and Find tell.
+func (t *Table) Send(ctx context.Context, st *Staged) error {
+	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), t.lake.cfg.Timeouts.Commit)
+	defer cancel()
+	copies := st.copies
+	if t.noCopies.Load() {
+		copies = nil
+	}
+	meta, err := t.send(ctx, st, copies)
+	if len(copies) > 0 && (badRequest(err) || unauthorized(err)) {
+		// A definite no, and the same snapshot without the copies can land only
+		// once too.
+		plain, again := t.send(ctx, st, nil)
+		if again == nil {
+			t.noCopies.Store(true)
+			t.log.Warn("the catalog refuses table properties or tags: commits go without the copy of the state", "error", err)
+		}
+		meta, err = plain, again
+	}
+	if err != nil {
+		return classify(err, "committing %s to table %s", st.CommitID, t.name)
+	}
+	t.dropOldMetadata(ctx, st.before.Metadata(), meta)
+	return nil
+}
+
+func (t *Table) send(ctx context.Context, st *Staged, copies []table.Update) (table.Metadata, error) {
+	updates := append(append([]table.Update{}, st.updates...), copies...)
+	meta, _, err := t.cat.CommitTable(ctx, t.ident, st.requirements, updates)
+	return meta, err
+}
+
+// Discard removes the manifests of a staged commit whose absence is proven. What
+// it cannot remove is logged and left.
+func (t *Table) Discard(ctx context.Context, st *Staged) {
+	fs, err := t.files(t.lake.storage(ctx))
+	if err != nil {
+		t.log.Warn("the manifests of a lost commit stay", "commit", st.CommitID, "error", err)
+		return
+	}
+	paths := []string{st.snapshot.ManifestList}
+	manifests, err := st.snapshot.Manifests(fs)
+	if err != nil {
+		t.log.Warn("the manifests of a lost commit stay", "commit", st.CommitID, "error", err)
+		return
+	}
+	for _, m := range manifests {
+		if m.SnapshotID() == st.SnapshotID {
+			paths = append(paths, m.FilePath())
+		}
+	}
+	for _, p := range paths {
+		if err := fs.Remove(p); err != nil {
+			t.log.Warn("a manifest of a lost commit stays", "file", p, "error", err)
+		}
+	}
+}

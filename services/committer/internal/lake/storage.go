@@ -1,0 +1,163 @@
+package lake
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	iceio "github.com/apache/iceberg-go/io"
+	s3io "github.com/apache/iceberg-go/io/gocloud/s3"
+	"github.com/apache/iceberg-go/table"
+	"github.com/apache/iceberg-go/utils"
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+)
+
+// s3Limits bound the requests of the S3 client, which by itself waits for ever:
+// the library binds it to no deadline of ours. A part of an upload is 5-8 MiB, so
+// the whole of a request is bounded too.
+const (
+	s3HeaderTimeout  = 30 * time.Second
+	s3RequestTimeout = 5 * time.Minute
+	s3Attempts       = 4
+)
+
+// storage adds the S3 settings to ctx: without them the library makes a client
+// with new connections for every operation of a SQL catalog. Credentials that a
+// catalog vends for a table still win.
+func (l *Lake) storage(ctx context.Context) context.Context {
+	if !strings.HasPrefix(l.cfg.Warehouse, "s3") && l.cfg.Properties[iceio.S3EndpointURL] == "" {
+		return ctx
+	}
+	cfg, err := l.s3.get(ctx, l.cfg.Properties)
+	if err != nil {
+		l.log.Warn("the S3 settings cannot be read: the library's own are used", "error", err)
+		return ctx
+	}
+	return utils.WithAwsConfig(ctx, cfg)
+}
+
+// s3Config is made once.
+type s3Config struct {
+	mu  sync.Mutex
+	cfg *aws.Config
+}
+
+func (c *s3Config) get(ctx context.Context, props map[string]string) (*aws.Config, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cfg != nil {
+		return c.cfg, nil
+	}
+	own := map[string]string{}
+	for k, v := range props {
+		if strings.HasPrefix(k, "s3.") || strings.HasPrefix(k, "client.") {
+			own[k] = v
+		}
+	}
+	cfg, err := s3io.ParseAWSConfig(context.WithoutCancel(ctx), own)
+	if err != nil {
+		return nil, err
+	}
+	client, ok := cfg.HTTPClient.(*awshttp.BuildableClient)
+	if !ok {
+		client = awshttp.NewBuildableClient()
+	}
+	cfg.HTTPClient = client.WithTimeout(s3RequestTimeout).
+		WithTransportOptions(func(t *http.Transport) {
+			t.ResponseHeaderTimeout = s3HeaderTimeout
+			t.MaxIdleConnsPerHost = 32
+		}).
+		WithDialerOptions(func(d *net.Dialer) { d.Timeout = dialTimeout })
+	cfg.RetryMaxAttempts = s3Attempts
+	c.cfg = cfg
+	return cfg, nil
+}
+
+// exists reports whether a file is there. An error means that nobody knows.
+func exists(files iceio.IO, path string) (bool, error) {
+	var err error
+	if s, ok := files.(iceio.StatIO); ok {
+		_, err = s.Stat(path)
+	} else {
+		var f iceio.File
+		if f, err = files.Open(path); err == nil {
+			err = f.Close()
+		}
+	}
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+// remove removes a file; one that is not there is no error.
+func remove(files iceio.IO, path string) error {
+	err := files.Remove(path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if there, statErr := exists(files, path); statErr == nil && !there {
+		return nil
+	}
+	return err
+}
+
+// DeleteFiles removes data files. Call it only when it is proven that no
+// snapshot names them and none can (G6). What cannot be removed is logged and
+// left: a file too many harms nobody.
+func (t *Table) DeleteFiles(ctx context.Context, list []File) {
+	paths := make([]string, len(list))
+	for i, f := range list {
+		paths[i] = f.Path
+	}
+	t.deletePaths(ctx, paths)
+}
+
+func (t *Table) deletePaths(ctx context.Context, paths []string) {
+	if len(paths) == 0 {
+		return
+	}
+	files, err := t.files(t.lake.storage(ctx))
+	if err != nil {
+		t.log.Warn("files that nothing names stay", "files", len(paths), "error", err)
+		return
+	}
+	for _, p := range paths {
+		if ctx.Err() != nil {
+			return
+		}
+		if err := remove(files, p); err != nil {
+			t.log.Warn("a file that nothing names stays", "file", p, "error", err)
+		}
+	}
+}
+
+// dropOldMetadata removes the metadata files that a commit pushed out of the
+// table's log. REST catalogs do that themselves; for the others it is the
+// client's duty, and the library does it only in its own commit.
+func (t *Table) dropOldMetadata(ctx context.Context, before, after table.Metadata) {
+	if t.cat.CatalogType() != "sql" || after == nil || !after.Properties().GetBool(table.MetadataDeleteAfterCommitEnabledKey, false) {
+		return
+	}
+	kept := map[string]bool{}
+	for entry := range after.PreviousFiles() {
+		kept[entry.MetadataFile] = true
+	}
+	var gone []string
+	for entry := range before.PreviousFiles() {
+		if !kept[entry.MetadataFile] {
+			gone = append(gone, entry.MetadataFile)
+		}
+	}
+	t.deletePaths(ctx, gone)
+}

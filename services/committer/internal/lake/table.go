@@ -1,0 +1,231 @@
+package lake
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"log/slog"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/iceberg-go/catalog"
+	iceio "github.com/apache/iceberg-go/io"
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/schema"
+)
+
+// Table is one table of a Lake. One goroutine changes it; Head may be called by
+// any.
+type Table struct {
+	lake  *Lake
+	cat   catalog.Catalog
+	name  string
+	ident table.Identifier
+	log   *slog.Logger
+
+	// noCopies is set once the catalog refused table properties or tags (case
+	// T11): commits then go without them, and recovery leans on the snapshots.
+	noCopies atomic.Bool
+
+	mu   sync.Mutex
+	tbl  *table.Table
+	head Head
+	fs   iceio.IO
+}
+
+// Head is a table as it was when it was last loaded.
+type Head struct {
+	Table            ident.UUID
+	SnapshotID       int64 // 0: no snapshot yet
+	Sequence         int64
+	Time             time.Time
+	MetadataLocation string
+	SchemaID         int32
+	Schema           *schema.Schema              // without numbers
+	Numbers          map[string]schema.NumberMap // by pipeline
+	Partition, Sort  string                      // settings that the table remembers
+
+	// State is that of the newest own ancestor of the head, the zero State when
+	// there is none; StateSnapshot is that ancestor.
+	State         State
+	StateSnapshot int64
+	// Own is the number of own snapshots among the ancestors.
+	Own int
+	// RolledBack is set when somebody moved the table back below what it had
+	// committed; StateLost when nothing proves which positions the head stands
+	// for. In both cases nothing may be committed but a reset by an operator, and
+	// State is what the chain itself says.
+	RolledBack error
+	StateLost  error
+	// Ended are the log epochs that ended within the history that is left.
+	Ended []event.EndedEpoch
+}
+
+// Foreign reports whether the newest snapshot is not ours: soon after, an empty
+// one should carry the state forward.
+func (h Head) Foreign() bool { return h.SnapshotID != h.StateSnapshot }
+
+// Name is "namespace.table".
+func (t *Table) Name() string { return t.name }
+
+// Head is what the last Reload found. It is not a copy: do not change it.
+func (t *Table) Head() Head {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.head
+}
+
+// Reload loads the table anew. Only what it returns proves anything about a
+// commit. It fails with UnknownTable when the table is gone (dropped or
+// renamed), and with Fenced when another table has its name now.
+func (t *Table) Reload(ctx context.Context) (Head, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.lake.cfg.Timeouts.Load)
+	defer cancel()
+	tbl, err := t.cat.LoadTable(ctx, t.ident)
+	if err != nil {
+		return Head{}, classify(err, "loading table %s", t.name)
+	}
+	was := t.handle()
+	if was != nil && was.Metadata().TableUUID() != tbl.Metadata().TableUUID() {
+		return Head{}, fault.New(fault.Fenced,
+			"loading table %s: another table has the name now (id %s, was %s): it was dropped and made again; restart the pipeline to start over into the new one",
+			t.name, tbl.Metadata().TableUUID(), was.Metadata().TableUUID())
+	}
+	if err := refuseForeignSink(t.name, tbl); err != nil {
+		return Head{}, err
+	}
+	head, err := t.recover(ctx, tbl)
+	if err != nil {
+		return Head{}, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tbl, t.head = tbl, head
+	return head, nil
+}
+
+func (t *Table) handle() *table.Table {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.tbl
+}
+
+// files is the table's file access. SQL catalogs make a new client on every
+// call, so theirs is kept; a REST catalog keeps its own and renews credentials.
+func (t *Table) files(ctx context.Context) (iceio.WriteFileIO, error) {
+	tbl := t.handle()
+	t.mu.Lock()
+	kept := t.fs
+	t.mu.Unlock()
+	if kept == nil {
+		var err error
+		if kept, err = tbl.FS(context.WithoutCancel(ctx)); err != nil {
+			return nil, classify(err, "opening the storage of table %s", t.name)
+		}
+		if t.cat.CatalogType() != catalog.REST {
+			t.mu.Lock()
+			t.fs = kept
+			t.mu.Unlock()
+		}
+	}
+	w, ok := kept.(iceio.WriteFileIO)
+	if !ok {
+		return nil, fault.New(fault.Unsupported, "opening the storage of table %s: it cannot be written to", t.name)
+	}
+	return w, nil
+}
+
+// rehandle is the table with other metadata, for staging.
+func (t *Table) rehandle(meta table.Metadata) *table.Table {
+	tbl := t.handle()
+	return table.New(t.ident, meta, tbl.MetadataLocation(), func(ctx context.Context) (iceio.IO, error) { return t.files(ctx) }, t.cat)
+}
+
+// Find reports whether a snapshot of that commit is an ancestor of the loaded
+// head.
+func (t *Table) Find(commitID ident.UUID) bool {
+	for s := range ancestors(t.handle().Metadata()) {
+		if s.Summary != nil && s.Summary.Properties[keyCommitID] == commitID.String() {
+			return true
+		}
+	}
+	return false
+}
+
+// ancestors yields the head and what it was built on, newest first, as far as
+// the metadata goes.
+func ancestors(meta table.Metadata) iter.Seq[*table.Snapshot] {
+	return func(yield func(*table.Snapshot) bool) {
+		for s := meta.CurrentSnapshot(); s != nil; {
+			if !yield(s) || s.ParentSnapshotID == nil {
+				return
+			}
+			s = meta.SnapshotByID(*s.ParentSnapshotID)
+		}
+	}
+}
+
+// head reads all of Head that does not depend on history.
+func (t *Table) plainHead(tbl *table.Table) (Head, error) {
+	meta := tbl.Metadata()
+	if meta.Version() < 2 {
+		return Head{}, fault.New(fault.Unsupported,
+			"loading table %s: it has format version %d, Icestream writes 2 and 3: set format-version to 2", t.name, meta.Version())
+	}
+	sch, err := fromIceberg(meta.CurrentSchema(), meta.LastColumnID())
+	if err != nil {
+		return Head{}, err
+	}
+	props := meta.Properties()
+	h := Head{
+		Table: ident.UUID(meta.TableUUID()), MetadataLocation: tbl.MetadataLocation(),
+		SchemaID: int32(meta.CurrentSchema().ID), Schema: sch,
+		Partition: props[propertyPartition], Sort: props[propertySort],
+	}
+	if h.Numbers, err = decodeNumberMaps(props[propertyNumbers]); err != nil {
+		return Head{}, err
+	}
+	if s := meta.CurrentSnapshot(); s != nil {
+		h.SnapshotID, h.Sequence, h.Time = s.SnapshotID, s.SequenceNumber, time.UnixMilli(s.TimestampMs).UTC()
+	}
+	return h, nil
+}
+
+func decodeNumberMaps(v string) (map[string]schema.NumberMap, error) {
+	out := map[string]schema.NumberMap{}
+	if v == "" {
+		return out, nil
+	}
+	text, err := unpack(v)
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &out)
+	}
+	if err != nil {
+		return nil, fault.New(fault.Corrupt, "reading table property %s: %w", propertyNumbers, err)
+	}
+	return out, nil
+}
+
+func encodeNumberMaps(numbers map[string]schema.NumberMap) (string, error) {
+	text, err := json.Marshal(numbers)
+	if err != nil {
+		return "", err
+	}
+	return pack(string(text))
+}
+
+// withNumbers is the maps of have with those of change over them.
+func withNumbers(have, change map[string]schema.NumberMap) map[string]schema.NumberMap {
+	out := maps.Clone(have)
+	if out == nil {
+		out = map[string]schema.NumberMap{}
+	}
+	maps.Copy(out, change)
+	return out
+}
