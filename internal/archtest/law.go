@@ -57,7 +57,7 @@ func ParseLaw(floors, fences, closures string) (*Law, error) {
 	err := eachLine(floors, func(words []string) error {
 		number, err := strconv.Atoi(words[0])
 		if err != nil || len(words) < 2 {
-			return fmt.Errorf("want NUMBER PATTERN [only: PATTERN...]")
+			return fmt.Errorf("want NUMBER PATTERN and perhaps only: with patterns")
 		}
 		f := floor{pattern: words[1], number: number}
 		if len(words) > 2 {
@@ -88,7 +88,7 @@ func ParseLaw(floors, fences, closures string) (*Law, error) {
 	}
 	err = eachLine(closures, func(words []string) error {
 		if len(words) < 3 || words[1] != "without:" {
-			return fmt.Errorf("want COMMAND without: PREFIX...")
+			return fmt.Errorf("want COMMAND without: and prefixes")
 		}
 		law.closures = append(law.closures, closure{words[0], words[2:]})
 		return nil

@@ -38,8 +38,7 @@ func goList(t *testing.T, args ...string) []byte {
 	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
 	cmd.Dir = filepath.Join("..", "..")
 	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		t.Fatalf("go list %s: %s", strings.Join(args, " "), exit.Stderr)
 	}
 	require.NoError(t, err)

@@ -10,6 +10,7 @@
 package config
 
 import (
+	"slices"
 	"time"
 )
 
@@ -146,10 +147,10 @@ type Options struct {
 }
 
 // Lsn reports whether the table carries the column _lsn.
-func (o Options) Lsn() bool { return contains(o.Metadata, "lsn") }
+func (o Options) Lsn() bool { return slices.Contains(o.Metadata, "lsn") }
 
 // KafkaColumn reports whether the table carries the column _kafka.
-func (o Options) KafkaColumn() bool { return contains(o.Metadata, "kafka") }
+func (o Options) KafkaColumn() bool { return slices.Contains(o.Metadata, "kafka") }
 
 // Commit says when the committer cuts: at whichever bound is reached first.
 type Commit struct {
@@ -206,13 +207,4 @@ func Default() *Config {
 			Commit: Commit{Interval: time.Minute, FileSize: 128 << 20},
 		},
 	}
-}
-
-func contains(list []string, word string) bool {
-	for _, w := range list {
-		if w == word {
-			return true
-		}
-	}
-	return false
 }

@@ -3,7 +3,6 @@ package config
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -33,7 +32,7 @@ func problems(t *testing.T, text string, env ...string) []string {
 	c, _, err := Parse("icestream.yaml", []byte(text), env, nil)
 	require.Nil(t, c)
 	var list Errors
-	require.True(t, errors.As(err, &list), "%v", err)
+	require.ErrorAs(t, err, &list)
 	return strings.Split(list.Error(), "\n")
 }
 

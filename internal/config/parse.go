@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,7 +47,7 @@ func (b *branch) kid(key string) *branch {
 func bind[T any](b *branch, table []setting[T], root *T) {
 	for _, s := range table {
 		at := b
-		for _, key := range strings.Split(s.key, "/") {
+		for key := range strings.SplitSeq(s.key, "/") {
 			at = at.kid(key)
 		}
 		at.leaf = &leaf{ptr: s.at(root), values: s.values}
@@ -195,7 +196,7 @@ func (p *parser) list(n *yaml.Node, path string) ([]string, bool) {
 	var out []string
 	if n.Kind == yaml.ScalarNode {
 		text, ok := p.scalar(n, path)
-		for _, part := range strings.Split(text, ",") {
+		for part := range strings.SplitSeq(text, ",") {
 			if part = strings.TrimSpace(part); part != "" {
 				out = append(out, part)
 			}
@@ -230,9 +231,7 @@ func (p *parser) properties(ptr *Properties, n *yaml.Node, path string) {
 		return
 	}
 	out := Properties{}
-	for k, v := range *ptr {
-		out[k] = v // defaults of all pipelines, each of which may be overridden
-	}
+	maps.Copy(out, *ptr) // the defaults of all pipelines, each of which may be overridden
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
@@ -362,7 +361,7 @@ func assign(ptr any, text string) error {
 		*ptr = v
 	case *[]string:
 		*ptr = nil
-		for _, part := range strings.Split(text, ",") {
+		for part := range strings.SplitSeq(text, ",") {
 			if part = strings.TrimSpace(part); part != "" {
 				*ptr = append(*ptr, part)
 			}

@@ -73,8 +73,7 @@ func CodeOf(err error) Code {
 	if err == nil {
 		return OK
 	}
-	var c *coded
-	if errors.As(err, &c) {
+	if c, ok := errors.AsType[*coded](err); ok {
 		return c.code
 	}
 	return Internal

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -175,8 +176,7 @@ func (g *Group) runPhases(ctx context.Context) []error {
 // endActors cancels the actors in reverse order, each after the one added later has ended or the deadline has passed.
 func (g *Group) endActors(ctx context.Context, news <-chan ended, first error) []error {
 	var hanging []string
-	for i := len(g.actors) - 1; i >= 0; i-- {
-		a := g.actors[i]
+	for _, a := range slices.Backward(g.actors) {
 		a.cancel()
 		select {
 		case <-a.done:
