@@ -1,0 +1,372 @@
+package batch
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/icestream/icestream/internal/arrowx"
+	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/ident"
+)
+
+// Rows is a decoder's batch: it appends one row per payload to columns of its own. A failed Append leaves no trace.
+type Rows interface {
+	Append(payload []byte) error
+	AppendNull() error
+	Rows() int
+	Size() int // bytes so far; walks all columns
+	Finish() []arrow.Array
+	Reset()
+}
+
+// Target is what row batches look like: the schema of arrowx.RowSchema and the fingerprint that names it in the log.
+type Target struct {
+	Schema      *arrow.Schema
+	Fingerprint string
+	Mapped      int // number of leading columns that Rows fills
+}
+
+// Entry is a finished log entry, ready to be sent. Its slices share the memory of the columns: they stay valid until
+// Release, which must be called exactly once.
+type Entry struct {
+	event.Append            // RowBatch and Quarantine are nil: the bytes are in the slices
+	RowSlices      [][]byte // Arrow IPC message of the rows
+	QuarantineData [][]byte // Arrow IPC message of the quarantined records
+	Reasons        map[string]int64
+
+	size    int64
+	release func()
+}
+
+// Size is the number of bytes the entry stands for in every byte budget, as event.Append.Bytes counts them.
+func (e *Entry) Size() int64 { return e.size }
+
+// Release ends the use of the entry. With reuse, which is right only after the log has answered, its columns serve the
+// next entries. Without an answer a connection may still be about to write them, so they are left to the collector.
+func (e *Entry) Release(reuse bool) {
+	if reuse && e.release != nil {
+		e.release()
+	}
+	e.release = nil
+}
+
+// Options of a Builder.
+type Options struct {
+	Partition ident.Partition
+	Revision  uint64 // pipeline revision
+	MaxBytes  int64  // an entry is full from this size on
+	MaxRows   int    // an entry is full from this number of records on
+}
+
+// Builder builds the entries of one topic partition, one after the other. It is not safe for concurrent use; the
+// entries it cuts may be released from any goroutine.
+type Builder struct {
+	o      Options
+	first  int64
+	next   int64
+	target *Target
+	rows   Rows
+	done   func(Rows)
+	meta   *meta
+	metas  metaPool
+	bad    *quarantine
+	skips  []event.Skip
+	digest digest
+	epoch  int32
+	count  int64 // records
+	nulls  int   // rows that are tombstones
+	minT   int64
+	maxT   int64
+
+	raw        int64 // bytes of records since the last measurement
+	measured   int64
+	measuredAt int64
+}
+
+// measureRecords is the number of records after which an entry is measured again.
+const measureRecords = 32
+
+// ErrOrder is returned for a record below the next expected offset.
+var ErrOrder = errors.New("record is below the next expected offset")
+
+// New returns a Builder whose first entry begins at offset first.
+func New(o Options, first int64) *Builder {
+	b := &Builder{o: o, bad: newQuarantine()}
+	b.start(first)
+	return b
+}
+
+func (b *Builder) start(first int64) {
+	b.first, b.next = first, first
+	b.target, b.rows, b.done, b.meta = nil, nil, nil, nil
+	b.skips = nil // kept by the entry
+	b.digest.reset()
+	b.epoch, b.count, b.minT, b.maxT = -1, 0, 0, 0
+	b.nulls = 0
+	b.raw, b.measured, b.measuredAt = 0, 0, 0
+}
+
+// First is the first offset of the open entry.
+func (b *Builder) First() int64 { return b.first }
+
+// Next is the offset behind the last record taken: what is open is [First, Next).
+func (b *Builder) Next() int64 { return b.next }
+
+// Empty reports whether the open entry has no offset yet.
+func (b *Builder) Empty() bool { return b.next == b.first }
+
+// Full reports whether the open entry has reached its bytes or records. Measuring walks all columns, so it is done
+// only every few records or after a share of the bytes has come in.
+func (b *Builder) Full() bool {
+	if b.count >= int64(b.o.MaxRows) {
+		return true
+	}
+	if b.count-b.measuredAt >= measureRecords || b.raw >= b.o.MaxBytes/8 {
+		b.measured, b.measuredAt, b.raw = b.Size(), b.count, 0
+	}
+	return b.measured >= b.o.MaxBytes
+}
+
+// Records is the number of records of the open entry, rows or not.
+func (b *Builder) Records() int64 { return b.count }
+
+// Size is the number of bytes of the open entry.
+func (b *Builder) Size() int64 {
+	n := b.bad.size + int64(len(b.skips))*24
+	if b.rows != nil {
+		n += int64(b.rows.Size()) + b.meta.size()
+	}
+	return n
+}
+
+// Bound returns the target the open entry's rows are bound to, nil before the first row.
+func (b *Builder) Bound() *Target { return b.target }
+
+// Bind gives the open entry the columns for its rows; done gets them back after the entry was released. It must not
+// be called when Bound is not nil.
+func (b *Builder) Bind(t *Target, rows Rows, done func(Rows)) error {
+	m, err := b.metas.get(t)
+	if err != nil {
+		return err
+	}
+	b.meta = m
+	b.target, b.rows, b.done = t, rows, done
+	return nil
+}
+
+// Rebind moves the open entry to other columns when all its rows are tombstones, which every schema can hold: it
+// reports false, and does nothing, when there are other rows. The internal columns must be the same.
+func (b *Builder) Rebind(t *Target, rows Rows, done func(Rows)) (bool, error) {
+	if b.rows == nil || b.nulls != b.rows.Rows() {
+		return false, nil
+	}
+	for range b.nulls {
+		if err := rows.AppendNull(); err != nil {
+			return false, err
+		}
+	}
+	b.rows.Reset()
+	b.done(b.rows)
+	b.target, b.rows, b.done = t, rows, done
+	return true, nil
+}
+
+// Row decodes payload into a row. An error is the decoder's: the record is not taken yet, and the caller says next
+// what becomes of it. SchemaID is the registry's id, below zero when there is none.
+func (b *Builder) Row(r *Record, payload []byte, schemaID int32) error {
+	if r.Offset < b.next {
+		return b.orderError(r)
+	}
+	if err := b.rows.Append(payload); err != nil {
+		return err
+	}
+	return b.took(r, outcomeRow, schemaID)
+}
+
+// NullRow takes a tombstone as a row whose mapped columns are all null.
+func (b *Builder) NullRow(r *Record) error {
+	if r.Offset < b.next {
+		return b.orderError(r)
+	}
+	if err := b.rows.AppendNull(); err != nil {
+		return err
+	}
+	b.nulls++
+	return b.took(r, outcomeNullRow, -1)
+}
+
+func (b *Builder) took(r *Record, o outcome, schemaID int32) error {
+	b.meta.add(r, schemaID)
+	b.take(r, o)
+	return nil
+}
+
+// Quarantine takes a record for the quarantine table: reason is a short code, text says what is wrong.
+func (b *Builder) Quarantine(r *Record, reason, text string, schemaID int32) error {
+	if r.Offset < b.next {
+		return b.orderError(r)
+	}
+	b.bad.add(r, reason, text, schemaID)
+	b.take(r, outcomeQuarantine)
+	return nil
+}
+
+// Skip accounts for a record that is left out for a reason.
+func (b *Builder) Skip(r *Record, reason event.SkipReason) error {
+	if r.Offset < b.next {
+		return b.orderError(r)
+	}
+	b.gap(r.Offset)
+	b.skip(ident.Range{First: r.Offset, Next: r.Offset + 1}, reason)
+	if r.Control { // a marker is nobody's record: it has neither time nor digest
+		b.count++
+		b.epoch = max(b.epoch, r.LeaderEpoch)
+		b.next = r.Offset + 1
+		return nil
+	}
+	b.take(r, skipOutcome(reason))
+	return nil
+}
+
+// Lost accounts for offsets that Kafka no longer holds. They make an entry of their own: the open entry must be empty.
+func (b *Builder) Lost(next int64) {
+	b.skip(ident.Range{First: b.next, Next: next}, event.SkipLost)
+	b.next = next
+}
+
+// CloseTo accounts for offsets without a record up to next, for an entry whose end is known from before.
+func (b *Builder) CloseTo(next int64) { b.gap(next) }
+
+func (b *Builder) orderError(r *Record) error {
+	return fmt.Errorf("taking offset %d of %s where %d is next: %w", r.Offset, b.o.Partition, b.next, ErrOrder)
+}
+
+func (b *Builder) gap(to int64) {
+	if to > b.next {
+		b.skip(ident.Range{First: b.next, Next: to}, event.SkipAbsent)
+		b.next = to
+	}
+}
+
+func (b *Builder) skip(r ident.Range, reason event.SkipReason) {
+	if n := len(b.skips); n > 0 && b.skips[n-1].Reason == reason && b.skips[n-1].Next == r.First {
+		b.skips[n-1].Next = r.Next
+		return
+	}
+	b.skips = append(b.skips, event.Skip{Range: r, Reason: reason})
+}
+
+func (b *Builder) take(r *Record, o outcome) {
+	b.gap(r.Offset)
+	b.raw += int64(len(r.Key) + len(r.Value))
+	b.digest.add(r, o)
+	if b.minT == 0 || r.Time < b.minT {
+		b.minT = r.Time
+	}
+	b.maxT = max(b.maxT, r.Time)
+	b.epoch = max(b.epoch, r.LeaderEpoch)
+	b.count++
+	b.next = r.Offset + 1
+}
+
+// Cut finishes the open entry and begins the next one where it ends. The open entry must not be empty.
+func (b *Builder) Cut() (*Entry, error) {
+	e := &Entry{Append: event.Append{Header: event.Header{
+		Partition: b.o.Partition, Range: ident.Range{First: b.first, Next: b.next}, LeaderEpoch: b.epoch,
+		Revision: b.o.Revision, Skips: b.skips, Digest: b.digest.sum(), MinTime: b.minT, MaxTime: b.maxT,
+	}}}
+	e.size = 256 + int64(len(b.skips))*24
+	rows, m, done := b.rows, b.meta, b.done
+	e.release = func() { // also with no rows: the columns were bound
+		if rows != nil {
+			rows.Reset()
+			done(rows)
+			b.metas.put(m)
+		}
+	}
+	if err := b.cutRows(e); err != nil {
+		e.Release(true)
+		return nil, err
+	}
+	if err := b.cutQuarantine(e); err != nil {
+		e.Release(true)
+		return nil, err
+	}
+	b.start(b.next)
+	return e, nil
+}
+
+func (b *Builder) cutRows(e *Entry) error {
+	if b.rows == nil || b.rows.Rows() == 0 {
+		return nil
+	}
+	n := b.rows.Rows()
+	cols := b.rows.Finish()
+	cols = append(cols[:len(cols):len(cols)], b.meta.finish()...)
+	rec := array.NewRecordBatch(b.target.Schema, cols, int64(n))
+	slices, size, err := arrowx.Encode(rec)
+	if err != nil {
+		return fmt.Errorf("encoding %d rows of %s from offset %d: %w", n, b.o.Partition, b.first, err)
+	}
+	e.Rows, e.Fingerprint, e.RowSlices = int64(n), b.target.Fingerprint, slices
+	e.size += int64(size)
+	return nil
+}
+
+func (b *Builder) cutQuarantine(e *Entry) error {
+	if b.bad.n == 0 {
+		return nil
+	}
+	e.Quarantined, e.Reasons = b.bad.n, b.bad.reasons
+	rec := b.bad.finish()
+	slices, size, err := arrowx.Encode(rec)
+	if err != nil {
+		return fmt.Errorf("encoding %d quarantined records of %s from offset %d: %w", e.Quarantined, b.o.Partition, b.first, err)
+	}
+	e.QuarantineData = slices
+	e.size += int64(size)
+	return nil
+}
+
+// Drop forgets the open entry and begins again at first.
+func (b *Builder) Drop(first int64) {
+	if b.rows != nil {
+		b.rows.Reset()
+		b.done(b.rows)
+		b.metas.put(b.meta)
+	}
+	b.bad.drop()
+	b.start(first)
+}
+
+// metaPool keeps the internal columns of released entries, by the shape of the batch: with _kafka or without.
+type metaPool struct {
+	mu   sync.Mutex
+	free map[bool][]*meta
+}
+
+func (p *metaPool) get(t *Target) (*meta, error) {
+	fields := t.Schema.Fields()[t.Mapped:]
+	kafka := len(fields) > 1
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if list := p.free[kafka]; len(list) > 0 {
+		p.free[kafka] = list[:len(list)-1]
+		return list[len(list)-1], nil
+	}
+	return newMeta(fields)
+}
+
+func (p *metaPool) put(m *meta) {
+	m.reset()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.free == nil {
+		p.free = map[bool][]*meta{}
+	}
+	p.free[m.kafka] = append(p.free[m.kafka], m)
+}

@@ -1,0 +1,128 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/ingest/internal/batch"
+	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
+	"github.com/icestream/icestream/services/ingest/internal/decode/proto"
+	"github.com/icestream/icestream/services/ingest/internal/decode/registry"
+)
+
+// Quarantine reasons of records whose schema is the trouble.
+const (
+	ReasonSchemaUnknown = "schema_unknown" // the registry does not have it
+	ReasonSchemaInvalid = "schema_invalid" // it does not compile, lacks the message, or cannot be mapped
+)
+
+// Schemas is the registry: registry.Client, or a fake.
+type Schemas interface {
+	Schema(ctx context.Context, ref registry.Ref) (*registry.Schema, error)
+}
+
+// Protobuf is the format of Protobuf records.
+type Protobuf struct {
+	Schemas Schemas
+	Options proto.Options
+	// Message is the full name of the message where records do not say which; "" is the first of the file.
+	Message string
+	// FixedID is the registry id of the schema of records without a frame; 0 means that records are framed.
+	FixedID int32
+}
+
+// Split implements Codec.
+func (c *Protobuf) Split(value, header []byte) (frame.Frame, error) {
+	if c.FixedID != 0 {
+		return frame.Unframed(value), nil
+	}
+	return frame.Parse(value, header, true)
+}
+
+// Source implements Codec.
+func (c *Protobuf) Source(ctx context.Context, f *frame.Frame) (Source, error) {
+	ref := registry.Ref{ID: f.ID, GUID: f.GUID, ByGUID: f.Form == frame.HeaderGUID}
+	if f.Form == frame.Fixed {
+		ref.ID = c.FixedID
+	}
+	s, err := c.Schemas.Schema(ctx, ref)
+	if err != nil {
+		return nil, registryFault(err)
+	}
+	md, err := c.message(s, f)
+	if err != nil {
+		return nil, registryFault(err)
+	}
+	candidate, err := proto.Candidate(md, c.Options)
+	if err != nil {
+		return nil, &RecordFault{ReasonSchemaInvalid, fmt.Sprintf("mapping message %s of %s: %v", md.FullName(), ref, err)}
+	}
+	return &protoSource{md: md, name: fmt.Sprintf("%s, message %s", ref, md.FullName()), candidate: candidate, options: c.Options}, nil
+}
+
+// message finds the message type: by the record's own path; by the configured name where there is one and the record
+// says nothing or only "the first".
+func (c *Protobuf) message(s *registry.Schema, f *frame.Frame) (protoreflect.MessageDescriptor, error) {
+	if c.Message == "" {
+		return s.Message(pathOf(f))
+	}
+	want, err := s.MessageByName(c.Message)
+	if err != nil || f.Form == frame.Fixed || len(f.Index) == 0 {
+		return want, err
+	}
+	md, err := s.Message(pathOf(f))
+	if err == nil && md.FullName() != want.FullName() {
+		return nil, &RecordFault{"message_other", fmt.Sprintf("the record is a %s, the pipeline reads %s", md.FullName(), c.Message)}
+	}
+	return md, err
+}
+
+func pathOf(f *frame.Frame) []int {
+	if len(f.Index) == 0 {
+		return []int{0}
+	}
+	return f.Path()
+}
+
+// registryFault tells the record's faults from the registry's.
+func registryFault(err error) error {
+	var away *registry.UnavailableError
+	var rf *RecordFault
+	switch {
+	case errors.As(err, &rf):
+		return err
+	case errors.Is(err, registry.ErrNotFound):
+		return &RecordFault{ReasonSchemaUnknown, err.Error()}
+	case errors.Is(err, registry.ErrBadSchema):
+		return &RecordFault{ReasonSchemaInvalid, err.Error()}
+	case errors.Is(err, registry.ErrUnauthorized):
+		return fault.New(fault.Unauthorized, "%w", err)
+	case errors.As(err, &away):
+		return fault.New(fault.Unavailable, "%w", err).After(away.RetryAfter)
+	default:
+		return fault.New(fault.Unavailable, "%w", err)
+	}
+}
+
+type protoSource struct {
+	md        protoreflect.MessageDescriptor
+	name      string
+	candidate *schema.Schema
+	options   proto.Options
+}
+
+func (s *protoSource) Name() string              { return s.name }
+func (s *protoSource) Candidate() *schema.Schema { return s.candidate }
+
+func (s *protoSource) Compile(target *schema.Schema) (func() batch.Rows, error) {
+	p, err := proto.Compile(s.md, target, s.options)
+	if err != nil {
+		return nil, err
+	}
+	return func() batch.Rows { return p.NewBatch() }, nil
+}

@@ -1,0 +1,508 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/icestream/icestream/internal/backoff"
+	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/services/ingest/internal/batch"
+	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
+	"github.com/icestream/icestream/services/ingest/internal/decode/proto"
+	"github.com/icestream/icestream/services/ingest/internal/forward"
+	"github.com/icestream/icestream/services/ingest/internal/source"
+)
+
+const (
+	// linger is how long an open entry may wait for more records while earlier entries are unanswered. With none
+	// unanswered it does not wait at all, so a trickle of records is hot at once and a stream of them is batched.
+	linger = 5 * time.Millisecond
+	// maxRows is the number of records after which an entry is cut.
+	maxRows = 8192
+	// alone is the payload size from which a record gets an entry of its own, because its row may be many times
+	// larger: only then can it be taken back when no message could carry it.
+	alone = 4 << 20
+	// schemaPatience is how long an entry waits for the log to learn its schema before the committer is asked again.
+	schemaPatience = 5 * time.Second
+)
+
+// session brings records of one partition into the log from one offset on, on one lane.
+type session struct {
+	w    *worker
+	t    *table
+	lane *forward.Lane
+	part ident.Partition
+	b    *batch.Builder
+
+	bounds []ident.Range // to be cut at exactly, ascending
+
+	// The plan of the records before: nearly always the next one's as well.
+	last      *plan
+	lastFrame frame.Frame
+	lastIndex string
+	null      *plan // for tombstones before the first plan
+	bound     *plan // the plan whose columns the open entry has
+}
+
+func (s *session) run(ctx context.Context, committed ident.Position) error {
+	c := &s.w.p.c
+	s.bounds = s.lane.Bounds
+	s.b = batch.New(batch.Options{Partition: s.part, Revision: c.Revision, MaxBytes: c.BatchBytes, MaxRows: maxRows}, s.lane.Start)
+	defer func() { s.b.Drop(s.b.First()) }()
+	epoch := s.w.epochBefore(s.lane.Start, committed)
+	if err := s.checkLoss(ctx); err != nil {
+		return err
+	}
+	if s.b.Next() != s.lane.Start {
+		epoch = -1
+	}
+	if s.w.lossAccepted() {
+		epoch = -1
+	}
+	if err := s.w.cursor.Seek(ctx, s.b.Next(), epoch); err != nil {
+		return err
+	}
+	s.w.took(s.b.Next(), 0)
+	s.w.set(event.PartitionRunning, "")
+	err := s.pump(ctx)
+	if err != nil && !errors.Is(err, errDrained) {
+		err = s.explain(err)
+	}
+	return err
+}
+
+// checkLoss compares the position with what Kafka holds. What is gone is recorded or stops the partition, by policy.
+func (s *session) checkLoss(ctx context.Context) error {
+	l, err := s.w.cursor.Measure(ctx)
+	if err != nil {
+		return err
+	}
+	at := s.b.Next()
+	switch {
+	case at < l.LogStart:
+		if s.w.p.c.Pipeline.OnDataLoss != "continue" {
+			return &stopError{fmt.Errorf("%w: %s holds nothing below offset %d, and offsets %d to %d were not read: they are lost; set on_data_loss: continue to record the loss and go on",
+				source.ErrOutOfRange, s.part, l.LogStart, at, l.LogStart-1)}
+		}
+		s.w.p.c.Log.Error("offsets are lost", "partition", s.part.String(), "from", at, "to", l.LogStart-1)
+		s.w.m.lost(l.LogStart - at)
+		s.b.Lost(l.LogStart)
+		return s.send(ctx)
+	case at > l.StableEnd && s.w.p.c.Pipeline.OnDataLoss == "continue":
+		return fault.New(fault.Unavailable, "%s ends at offset %d but offset %d is next: the log was truncated; records that took the offsets in between are not read", s.part, l.StableEnd, at)
+	case at > l.StableEnd:
+		return &stopError{fmt.Errorf("%w: %s ends at offset %d, but everything below %d was read already; set on_data_loss: continue to go on when the log has grown beyond it",
+			source.ErrTruncated, s.part, l.StableEnd, at)}
+	default:
+		return nil
+	}
+}
+
+// explain turns what the cursor reports into a stop, where the policy says so.
+func (s *session) explain(err error) error {
+	switch reason := source.Classify(err); {
+	case errors.Is(reason, source.ErrTruncated):
+		s.w.m.lost(0)
+		if s.w.p.c.Pipeline.OnDataLoss == "continue" {
+			s.w.acceptLoss()
+			return err
+		}
+		return &stopError{fmt.Errorf("%w; set on_data_loss: continue to go on at offset %d: %w", source.ErrTruncated, s.b.First(), err)}
+	case errors.Is(reason, source.ErrRecreated):
+		s.w.m.lost(0)
+		if s.w.p.c.Pipeline.OnDataLoss == "continue" {
+			s.w.p.c.Log.Error("topic was created again; reading the new one from its beginning", "partition", s.part.String(), "error", err)
+			s.w.p.consumer.Readopt(s.part.Topic)
+			return err
+		}
+		return &stopError{fmt.Errorf("%w; set on_data_loss: continue to read the new topic from its beginning", err)}
+	default:
+		return err // out of range: the next session finds out what is gone
+	}
+}
+
+// pump takes fetches until something fails.
+func (s *session) pump(ctx context.Context) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		f, err := s.w.cursor.Take()
+		switch {
+		case err != nil:
+			return err
+		case f != nil:
+			err := s.take(ctx, f)
+			f.Release()
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		wait := time.Hour
+		if s.mayCut() {
+			if s.lane.Idle() {
+				if err := s.send(ctx); err != nil {
+					return err
+				}
+			} else {
+				wait = linger
+			}
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-s.w.drain:
+			return s.finish(ctx)
+		case <-s.w.cursor.Ready():
+		case <-timer.C:
+			if s.mayCut() {
+				if err := s.send(ctx); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// finish sends what is open and waits for the answers.
+func (s *session) finish(ctx context.Context) error {
+	if s.mayCut() {
+		if err := s.send(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.lane.Flush(ctx); err != nil {
+		return err
+	}
+	return errDrained
+}
+
+// mayCut reports whether the open entry may end after its last record: it holds something, and it is not a range that
+// the log remembers and that must come back whole.
+func (s *session) mayCut() bool {
+	if s.b.Empty() {
+		return false
+	}
+	_, inside := s.edge()
+	return !inside
+}
+
+// edge is the next offset at which an entry must end, 0 when there is none; inside says that the open entry lies in a
+// range which must come back whole.
+func (s *session) edge() (at int64, inside bool) {
+	for len(s.bounds) > 0 && s.bounds[0].Next <= s.b.First() {
+		s.bounds = s.bounds[1:]
+	}
+	if len(s.bounds) == 0 {
+		return 0, false
+	}
+	if r := s.bounds[0]; r.First > s.b.First() {
+		return r.First, false
+	}
+	return s.bounds[0].Next, true
+}
+
+func (s *session) take(ctx context.Context, f *source.Fetch) error {
+	for i := range f.Records {
+		r := &f.Records[i]
+		if r.Offset < s.b.Next() {
+			continue // a broker may return a whole batch around the offset that was asked for
+		}
+		for {
+			at, _ := s.edge()
+			if at == 0 || r.Offset < at {
+				break
+			}
+			s.b.CloseTo(at)
+			if err := s.send(ctx); err != nil {
+				return err
+			}
+		}
+		if err := s.record(ctx, r); err != nil {
+			return err
+		}
+		if at, inside := s.edge(); (at > 0 && s.b.Next() == at) || (!inside && s.b.Full()) {
+			if err := s.send(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if n := len(f.Records); n > 0 {
+		s.w.took(s.b.Next(), f.Records[n-1].Time)
+		s.w.m.read(n, f.Bytes)
+	}
+	return nil
+}
+
+// record decides what becomes of one record.
+func (s *session) record(ctx context.Context, r *batch.Record) error {
+	switch {
+	case r.Control:
+		return s.b.Skip(r, event.SkipControl)
+	case r.Size() > s.w.p.c.RecordMax:
+		return s.invalid(ctx, r, batch.ReasonOversized, fmt.Sprintf("the record has %d bytes, record.max is %d", r.Size(), s.w.p.c.RecordMax), -1)
+	case r.Value == nil:
+		return s.tombstone(ctx, r)
+	}
+	f, err := s.w.p.c.Codec.Split(r.Value, schemaHeader(r))
+	if err != nil {
+		return s.fault(ctx, r, err, -1)
+	}
+	schemaID := int32(-1)
+	if f.Form == frame.PrefixID || f.Form == frame.HeaderID {
+		schemaID = f.ID
+	}
+	pl, err := s.plan(ctx, &f)
+	if err != nil {
+		return s.fault(ctx, r, err, schemaID)
+	}
+	if len(f.Payload) >= alone {
+		return s.large(ctx, r, &f, pl, schemaID)
+	}
+	return s.row(ctx, r, &f, pl, schemaID)
+}
+
+// row decodes into the open entry, which is cut before when it has another schema or no room.
+func (s *session) row(ctx context.Context, r *batch.Record, f *frame.Frame, pl *plan, schemaID int32) error {
+	if err := s.bind(ctx, pl); err != nil {
+		return err
+	}
+	err := s.b.Row(r, f.Payload, schemaID)
+	if errors.Is(err, proto.ErrBatchFull) {
+		if err := s.send(ctx); err != nil {
+			return err
+		}
+		if err := s.bind(ctx, pl); err != nil {
+			return err
+		}
+		err = s.b.Row(r, f.Payload, schemaID)
+	}
+	if err != nil {
+		return s.fault(ctx, r, err, schemaID)
+	}
+	return nil
+}
+
+// large gives a record an entry of its own, and quarantines it when its row is larger than a message may be.
+func (s *session) large(ctx context.Context, r *batch.Record, f *frame.Frame, pl *plan, schemaID int32) error {
+	if !s.b.Empty() {
+		if err := s.send(ctx); err != nil {
+			return err
+		}
+	}
+	first := s.b.First()
+	if err := s.row(ctx, r, f, pl, schemaID); err != nil {
+		return err
+	}
+	if size := s.b.Size(); size > s.w.p.c.MessageMax {
+		s.drop(first)
+		text := fmt.Sprintf("the row has %d bytes, a message may have %d", size, s.w.p.c.MessageMax)
+		if err := s.invalid(ctx, r, batch.ReasonOversized, text, schemaID); err != nil {
+			return err
+		}
+	}
+	return s.send(ctx)
+}
+
+func (s *session) drop(first int64) {
+	s.b.Drop(first)
+	s.bound = nil
+}
+
+// bind makes the open entry ready for rows of the plan.
+func (s *session) bind(ctx context.Context, pl *plan) error {
+	if s.bound == pl && s.b.Bound() != nil {
+		return nil
+	}
+	if s.b.Bound() != nil {
+		if s.bound == s.null { // rows without values fit every schema
+			moved, err := s.b.Rebind(pl.target, pl.rows(), pl.put)
+			if err != nil || moved {
+				s.bound = pl
+				return err
+			}
+		}
+		if err := s.send(ctx); err != nil {
+			return err
+		}
+	}
+	s.bound = pl
+	return s.b.Bind(pl.target, pl.rows(), pl.put)
+}
+
+func (s *session) tombstone(ctx context.Context, r *batch.Record) error {
+	if s.w.p.c.Pipeline.Tombstones != "row" {
+		return s.b.Skip(r, event.SkipTombstone)
+	}
+	pl := s.bound
+	if pl == nil {
+		pl = s.last
+	}
+	if pl == nil {
+		if s.null == nil {
+			null, err := s.t.nullPlan()
+			if err != nil {
+				return err
+			}
+			s.null = null
+		}
+		pl = s.null
+	}
+	if err := s.bind(ctx, pl); err != nil {
+		return err
+	}
+	return s.b.NullRow(r)
+}
+
+// fault sorts an error: one of the record's goes by policy, any other ends the session.
+func (s *session) fault(ctx context.Context, r *batch.Record, err error, schemaID int32) error {
+	reason, text, ok := reasonOf(err)
+	if !ok {
+		return err
+	}
+	return s.invalid(ctx, r, reason, text, schemaID)
+}
+
+func (s *session) invalid(ctx context.Context, r *batch.Record, reason, text string, schemaID int32) error {
+	s.w.m.invalid(reason)
+	switch s.w.p.c.Pipeline.OnInvalid {
+	case "skip":
+		skip := event.SkipInvalid
+		if reason == batch.ReasonOversized {
+			skip = event.SkipOversized
+		}
+		return s.b.Skip(r, skip)
+	case "stop":
+		if s.mayCut() { // its neighbours before it are not harmed
+			if err := s.send(ctx); err != nil {
+				return err
+			}
+			if err := s.lane.Flush(ctx); err != nil {
+				return err
+			}
+		}
+		return &stopError{fmt.Errorf("offset %d of %s cannot be a row (%s: %s) and on_invalid is stop: correct the cause, or set on_invalid to quarantine or skip", r.Offset, s.part, reason, text)}
+	default:
+		return s.b.Quarantine(r, reason, text, schemaID)
+	}
+}
+
+// plan finds the plan of a frame, waiting as long as registry or committer are away.
+func (s *session) plan(ctx context.Context, f *frame.Frame) (*plan, error) {
+	if s.last != nil && f.ID == s.lastFrame.ID && f.Form == s.lastFrame.Form && string(f.Index) == s.lastIndex && f.GUID == s.lastFrame.GUID {
+		return s.last, nil
+	}
+	wait := backoff.Default().Start()
+	for {
+		pl, err := s.t.planFor(ctx, f)
+		if err == nil {
+			s.w.set(event.PartitionRunning, "")
+			s.last, s.lastFrame, s.lastIndex = pl, frame.Frame{ID: f.ID, Form: f.Form, GUID: f.GUID}, string(f.Index)
+			return pl, nil
+		}
+		if _, _, bad := reasonOf(err); bad {
+			return nil, err
+		}
+		var stop *stopError
+		var after time.Duration
+		var fe *fault.Error
+		if errors.As(err, &fe) {
+			after = fe.RetryAfter
+		}
+		if errors.As(err, &stop) || errors.Is(err, fault.Of(fault.Unauthorized)) {
+			s.w.set(event.PartitionStopped, err.Error())
+			after = stoppedRetry
+		} else {
+			s.w.set(event.PartitionWaiting, err.Error())
+		}
+		if wait.Count() == 0 {
+			s.w.p.c.Log.Warn("decoding waits", "partition", s.part.String(), "error", err)
+		}
+		// What is open need not wait with it.
+		if s.mayCut() {
+			if err := s.send(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if err := s.sleep(ctx, max(wait.Next(), after)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// sleep waits, but not beyond an operator's wish to try again or the end of the worker.
+func (s *session) sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-s.w.drain:
+		return errDrained
+	case <-s.w.wake:
+	case <-t.C:
+	}
+	return nil
+}
+
+// send cuts the open entry and sends it when the log knows its schema and has credit.
+func (s *session) send(ctx context.Context) error {
+	if s.b.Empty() {
+		return nil
+	}
+	pl := s.bound
+	s.bound = nil
+	e, err := s.b.Cut()
+	if err != nil {
+		return fault.New(fault.Internal, "%w", err)
+	}
+	if e.Rows > 0 {
+		if err := s.awaitSchema(ctx, e.Fingerprint, pl); err != nil {
+			e.Release(true)
+			return err
+		}
+	}
+	return s.lane.Send(ctx, s.w.outgoing(e))
+}
+
+// awaitSchema waits until the log has learned the schema from the committer, and reminds the committer of it.
+func (s *session) awaitSchema(ctx context.Context, fingerprint string, pl *plan) error {
+	for {
+		known, err := s.lane.AwaitSchema(ctx, fingerprint, schemaPatience)
+		if err != nil || known {
+			if known {
+				s.w.set(event.PartitionRunning, "")
+			}
+			return err
+		}
+		s.w.set(event.PartitionWaiting, "the log does not know schema "+fingerprint+" yet: waiting for the committer to publish it")
+		if pl == nil || pl.source == nil {
+			continue
+		}
+		target, err := s.t.propose(ctx, pl.source)
+		switch {
+		case err != nil:
+			s.w.p.c.Log.Warn("proposing a schema again", "table", s.t.name, "error", err)
+		case target.Fingerprint != fingerprint:
+			s.t.forget(pl)
+			return fault.New(fault.UnknownSchema, "the target of %s in table %s changed to %s", pl.source.Name(), s.t.name, target.Fingerprint)
+		}
+	}
+}
+
+func schemaHeader(r *batch.Record) []byte {
+	for i := range r.Headers {
+		if r.Headers[i].Key == frame.HeaderName {
+			return r.Headers[i].Value
+		}
+	}
+	return nil
+}

@@ -1,0 +1,389 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
+	"github.com/icestream/icestream/internal/arrowx"
+	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/internal/wire"
+	"github.com/icestream/icestream/services/ingest/internal/batch"
+	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
+	"github.com/icestream/icestream/services/ingest/internal/forward"
+	"github.com/icestream/icestream/services/ingest/internal/source"
+)
+
+// callTimeout bounds calls to the committer, which may have to commit before it answers.
+const callTimeout = 60 * time.Second
+
+// table is one table that the pipeline feeds: its state at the committer, its append stream, its decode plans.
+type table struct {
+	p      *Pipeline
+	name   string
+	stream *forward.Stream
+
+	opening gate // one OpenTable at a time
+
+	mu        sync.Mutex
+	opened    bool
+	running   bool // the stream has been started
+	buffer    string
+	positions ident.Positions
+	latest    *event.Schema
+	plans     map[frame.Key]*plan
+	proposing map[frame.Key]gate
+	down      error
+}
+
+// plan is how the payloads of one source schema become rows of the table.
+type plan struct {
+	target *batch.Target
+	source Source
+	make   func() batch.Rows
+
+	mu   sync.Mutex
+	free []batch.Rows
+}
+
+func (pl *plan) rows() batch.Rows {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	if n := len(pl.free); n > 0 {
+		r := pl.free[n-1]
+		pl.free = pl.free[:n-1]
+		return r
+	}
+	return pl.make()
+}
+
+// put takes a batch back after Reset.
+func (pl *plan) put(r batch.Rows) {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	pl.free = append(pl.free, r)
+}
+
+// gate is a mutex whose wait ends with a context.
+type gate chan struct{}
+
+func newGate() gate { return make(gate, 1) }
+
+func (g gate) enter(ctx context.Context) error {
+	select {
+	case g <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (g gate) leave() { <-g }
+
+func newTable(p *Pipeline, name string) *table {
+	t := &table{p: p, name: name, opening: newGate(), positions: ident.Positions{}, plans: map[frame.Key]*plan{}, proposing: map[frame.Key]gate{}}
+	t.stream = forward.New(forward.Options{
+		Connect: t.connect, Table: name, Pipeline: p.c.Pipeline.Name, Instance: p.c.Instance, Window: p.c.Window,
+		Committed: t.committed, State: t.state, Log: p.c.Log,
+	})
+	return t
+}
+
+func (t *table) connect(ctx context.Context) (grpc.ClientConnInterface, error) {
+	t.mu.Lock()
+	addr := t.buffer
+	t.mu.Unlock()
+	return t.p.c.Buffer(ctx, t.name, addr)
+}
+
+func (t *table) state(err error) {
+	t.mu.Lock()
+	t.down = err
+	t.mu.Unlock()
+	t.p.changed()
+}
+
+// committed takes committed positions in and has them committed to the Kafka group.
+func (t *table) committed(ps ident.Positions) {
+	t.mu.Lock()
+	for p, pos := range ps {
+		t.positions[p] = pos
+	}
+	t.mu.Unlock()
+	t.p.commitSoon()
+}
+
+func (t *table) position(p ident.Partition) (ident.Position, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	pos, ok := t.positions[p]
+	return pos, ok
+}
+
+func (t *table) committedPositions() ident.Positions {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.positions.Clone()
+}
+
+// open makes sure that the committer has opened the table and knows the partition, and that the stream runs. With
+// again it asks the committer even if it seems to know.
+func (t *table) open(ctx context.Context, part ident.Partition, again bool) error {
+	if err := t.opening.enter(ctx); err != nil {
+		return err
+	}
+	defer t.opening.leave()
+	t.mu.Lock()
+	opened := t.opened
+	t.mu.Unlock()
+	if !opened {
+		if err := t.call(ctx, nil); err != nil {
+			return err
+		}
+	}
+	if _, known := t.position(part); !known || again {
+		if err := t.knownOtherwise(part); err != nil {
+			return err
+		}
+		starts, err := t.starts(ctx)
+		if err != nil {
+			return err
+		}
+		if err := t.call(ctx, starts); err != nil {
+			return err
+		}
+		if _, known := t.position(part); !known {
+			return fault.New(fault.Unavailable, "opening table %s: the committer does not know %s yet", t.name, part)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.running {
+		t.running = true
+		t.p.spawn(func(ctx context.Context) { _ = t.stream.Run(ctx) }) // ends with ctx
+	}
+	return nil
+}
+
+// knownOtherwise refuses a partition whose topic the table knows under another id: the topic was created again.
+func (t *table) knownOtherwise(part ident.Partition) error {
+	if part.TopicID.IsZero() || t.p.c.Pipeline.OnDataLoss == "continue" {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for p, pos := range t.positions {
+		if p.Topic == part.Topic && p.Number == part.Number && !p.TopicID.IsZero() && p.TopicID != part.TopicID {
+			return &stopError{fmt.Errorf("%w: table %s holds %s up to offset %d under the topic id %s, the cluster has %s; set on_data_loss: continue to read the new topic from its beginning",
+				source.ErrRecreated, t.name, part, pos.Next, p.TopicID, part.TopicID)}
+		}
+	}
+	return nil
+}
+
+// starts proposes a start for every partition that feeds the table and that it does not know. Only a table that knows
+// nothing of the pipeline takes the configured start: whatever appears later begins at the earliest record.
+func (t *table) starts(ctx context.Context) ([]*committerv1.PartitionStart, error) {
+	topics := t.p.topicsOf(t.name)
+	t.mu.Lock()
+	s := t.p.start
+	if len(t.positions) > 0 {
+		s = source.Start{Mode: "earliest"}
+	}
+	t.mu.Unlock()
+	offsets, err := t.p.consumer.Starts(ctx, s, topics)
+	if err != nil {
+		return nil, fmt.Errorf("looking up where table %s starts: %w", t.name, err)
+	}
+	var out []*committerv1.PartitionStart
+	for _, topic := range topics {
+		for _, n := range topic.Partitions {
+			part := t.p.partition(topic, n)
+			if _, known := t.position(part); known {
+				continue
+			}
+			out = append(out, &committerv1.PartitionStart{
+				Partition: wire.PartitionToProto(part), Start: offsets[source.TopicPartition{Topic: topic.Name, Number: n}],
+			})
+		}
+	}
+	return out, nil
+}
+
+func (t *table) call(ctx context.Context, starts []*committerv1.PartitionStart) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	conn, err := t.p.c.Committer(ctx, t.name)
+	if err != nil {
+		return fmt.Errorf("finding the committer of table %s: %w", t.name, err)
+	}
+	c := t.p.c.Pipeline
+	resp, err := committerv1.NewTableServiceClient(conn).OpenTable(ctx, &committerv1.OpenTableRequest{
+		Pipeline: c.Name, Revision: t.p.c.Revision, Table: t.name, Owner: t.p.owner(), Partitions: starts,
+		Settings: &committerv1.TableSettings{
+			Partition: c.Partition.String(), Sort: c.Sort.String(), MetadataLsn: c.Lsn(), MetadataKafka: c.KafkaColumn(),
+			Properties: c.Properties.Reveal(),
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("opening table %s: %w", t.name, wire.FromStatus(err))
+	}
+	ps, err := wire.PositionsFromProto(resp.GetPositions())
+	if err != nil {
+		return fmt.Errorf("opening table %s: reading its positions: %w", t.name, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.opened, t.buffer = true, resp.GetBuffer()
+	for p, pos := range ps {
+		if have, ok := t.positions[p]; !ok || have.Next < pos.Next {
+			t.positions[p] = pos
+		}
+	}
+	if resp.GetSchema() != nil {
+		s, err := wire.SchemaFromProto(resp.GetSchema())
+		if err != nil {
+			return fmt.Errorf("opening table %s: reading its schema: %w", t.name, err)
+		}
+		t.latest = &s
+	}
+	return nil
+}
+
+// planFor returns the plan for a frame, agreeing on a target with the committer at its first use. The error is a
+// *RecordFault, a *stopError, or one that heals by itself.
+func (t *table) planFor(ctx context.Context, f *frame.Frame) (*plan, error) {
+	key := f.Key()
+	t.mu.Lock()
+	pl, lock := t.plans[key], t.proposing[key]
+	if lock == nil {
+		lock = newGate()
+		t.proposing[key] = lock
+	}
+	t.mu.Unlock()
+	if pl != nil {
+		return pl, nil
+	}
+	if err := lock.enter(ctx); err != nil { // one partition asks, the others wait for its answer
+		return nil, err
+	}
+	defer lock.leave()
+	t.mu.Lock()
+	pl = t.plans[key]
+	t.mu.Unlock()
+	if pl != nil {
+		return pl, nil
+	}
+	src, err := t.p.c.Codec.Source(ctx, f)
+	if err != nil {
+		t.mu.Lock()
+		delete(t.proposing, key) // ids of bad records must not pile up
+		t.mu.Unlock()
+		return nil, err
+	}
+	pl, err = t.agree(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	t.plans[key] = pl
+	t.mu.Unlock()
+	return pl, nil
+}
+
+// agree proposes a source schema and compiles its plan for the target that the committer answers.
+func (t *table) agree(ctx context.Context, src Source) (*plan, error) {
+	target, err := t.propose(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	s := &schema.Schema{}
+	if err := json.Unmarshal(target.Columns, s); err != nil {
+		return nil, fmt.Errorf("reading the target schema of table %s: %w", t.name, err)
+	}
+	make, err := src.Compile(s)
+	if err != nil {
+		return nil, &stopError{fmt.Errorf("compiling the decoder of %s for table %s: %w", src.Name(), t.name, err)}
+	}
+	t.mu.Lock()
+	t.latest = target
+	t.mu.Unlock()
+	return &plan{source: src, make: make, target: newTarget(s, target.Fingerprint)}, nil
+}
+
+func newTarget(s *schema.Schema, fingerprint string) *batch.Target {
+	return &batch.Target{Schema: arrowx.RowSchema(s), Fingerprint: fingerprint, Mapped: len(s.Mapped())}
+}
+
+// propose asks the committer for the target of a source schema.
+func (t *table) propose(ctx context.Context, src Source) (*event.Schema, error) {
+	candidate, err := json.Marshal(src.Candidate())
+	if err != nil {
+		return nil, &stopError{fmt.Errorf("writing the candidate columns of %s: %w", src.Name(), err)}
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	conn, err := t.p.c.Committer(ctx, t.name)
+	if err != nil {
+		return nil, fmt.Errorf("finding the committer of table %s: %w", t.name, err)
+	}
+	resp, err := committerv1.NewTableServiceClient(conn).ProposeSchema(ctx, &committerv1.ProposeSchemaRequest{
+		Pipeline: t.p.c.Pipeline.Name, Table: t.name, SourceSchema: src.Name(), Candidate: candidate,
+	})
+	if err != nil {
+		err = fmt.Errorf("proposing %s for table %s: %w", src.Name(), t.name, wire.FromStatus(err))
+		if errors.Is(err, fault.Of(fault.SchemaRefused)) || errors.Is(err, fault.Of(fault.InvalidArgument)) {
+			return nil, &stopError{err}
+		}
+		return nil, err
+	}
+	if r := resp.GetRefusals(); len(r) > 0 {
+		return nil, &stopError{fault.New(fault.SchemaRefused,
+			"table %s refuses %s: column %s is %s in the table and %s in the source: %s (%d refusals); the records wait until the table or the schema is changed",
+			t.name, src.Name(), r[0].GetPath(), r[0].GetTableType(), r[0].GetSourceType(), r[0].GetWhy(), len(r))}
+	}
+	for _, change := range resp.GetChanges() {
+		t.p.c.Log.Info("table schema changed", "table", t.name, "source", src.Name(), "change", change)
+	}
+	s, err := wire.SchemaFromProto(resp.GetSchema())
+	if err != nil {
+		return nil, fmt.Errorf("reading the target schema of table %s: %w", t.name, err)
+	}
+	return &s, nil
+}
+
+// nullPlan makes tombstone rows where no record with a schema was seen yet.
+func (t *table) nullPlan() (*plan, error) {
+	t.mu.Lock()
+	latest := t.latest
+	t.mu.Unlock()
+	if latest == nil {
+		return nil, fault.New(fault.Unavailable, "the committer has not said which schema table %s has", t.name)
+	}
+	s := &schema.Schema{}
+	if err := json.Unmarshal(latest.Columns, s); err != nil {
+		return nil, fmt.Errorf("reading the schema of table %s: %w", t.name, err)
+	}
+	mapped := s.Mapped()
+	return &plan{target: newTarget(s, latest.Fingerprint), make: func() batch.Rows { return &nullRows{mapped: mapped} }}, nil
+}
+
+// forget drops a plan, so that its target is agreed on again.
+func (t *table) forget(pl *plan) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key, have := range t.plans {
+		if have == pl {
+			delete(t.plans, key)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+// Package source is the only user of the Kafka client: membership of the pipeline's consumer group, fetching from
+// exactly the offsets that the table log names, offset commits, and what the cluster says about topics.
+//
+// Two clients serve one pipeline. The group client only takes part in the group (cooperative-sticky) and commits
+// offsets; it never fetches, and positions found in the group decide nothing. The fetch client reads partitions that
+// were added by hand at an offset given by hand. So a rebalance cannot move a fetch position, and a seek cannot
+// disturb the group.
+package source
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"regexp"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+	"github.com/twmb/franz-go/plugin/kslog"
+
+	"github.com/icestream/icestream/internal/ident"
+)
+
+// Config says what to read and how to reach it.
+type Config struct {
+	Brokers        []string
+	ClientID       string
+	Rack           string
+	Group          string // the whole group name
+	TLS            *tls.Config
+	SASL           *SASL
+	SessionTimeout time.Duration
+	Topics         []string
+	Pattern        *regexp.Regexp // matches whole names; instead of Topics
+	// Budget bounds the bytes fetched and not yet taken by the workers.
+	Budget int64
+	// RecordMax is the largest record that must pass; larger ones must still be seen.
+	RecordMax int64
+	// Refresh is how often topics, ids, log starts and ends are looked up; 0 means 10 s.
+	Refresh time.Duration
+	// Dial replaces the network in tests.
+	Dial func(ctx context.Context, network, host string) (net.Conn, error)
+	Log  *slog.Logger
+}
+
+// SASL is a user of the cluster.
+type SASL struct {
+	Mechanism string // PLAIN, SCRAM-SHA-256, SCRAM-SHA-512
+	User      string
+	Password  string
+}
+
+// ErrConfig is wrapped by errors about a Config.
+var ErrConfig = errors.New("bad Kafka configuration")
+
+func (s *SASL) mechanism() (sasl.Mechanism, error) {
+	switch s.Mechanism {
+	case "PLAIN":
+		return plain.Auth{User: s.User, Pass: s.Password}.AsMechanism(), nil
+	case "SCRAM-SHA-256":
+		return scram.Auth{User: s.User, Pass: s.Password}.AsSha256Mechanism(), nil
+	case "SCRAM-SHA-512":
+		return scram.Auth{User: s.User, Pass: s.Password}.AsSha512Mechanism(), nil
+	default:
+		return nil, fmt.Errorf("%w: sasl.mechanism %q: use PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", ErrConfig, s.Mechanism)
+	}
+}
+
+func (c *Config) common() ([]kgo.Opt, error) {
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(c.Brokers...),
+		kgo.ClientID(c.ClientID),
+		kgo.WithLogger(kslog.New(c.Log)),
+		kgo.MetadataMaxAge(c.Refresh),
+		kgo.MetadataMinAge(min(c.Refresh, 250*time.Millisecond)),
+		kgo.BrokerMaxReadBytes(clampInt32(max(100<<20, 2*c.RecordMax+(32<<20)))),
+	}
+	if c.TLS != nil {
+		opts = append(opts, kgo.DialTLSConfig(c.TLS))
+	}
+	if c.Dial != nil {
+		opts = append(opts, kgo.Dialer(c.Dial))
+	}
+	if c.SASL != nil {
+		m, err := c.SASL.mechanism()
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, kgo.SASL(m))
+	}
+	return opts, nil
+}
+
+// fetchOptions bound what the client fetches ahead: one response per broker, each at most an eighth of the budget. A
+// broker always returns at least one batch, however large, so no record is too large to be seen.
+func (c *Config) fetchOptions() []kgo.Opt {
+	perFetch := min(max(c.Budget/8, 256<<10), 16<<20)
+	return []kgo.Opt{
+		kgo.Rack(c.Rack),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.KeepControlRecords(),
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // where to go on is never the client's decision
+		kgo.FetchMaxBytes(clampInt32(perFetch)),
+		kgo.FetchMaxPartitionBytes(clampInt32(min(perFetch, 4<<20))),
+		kgo.FetchMaxWait(500 * time.Millisecond), // a resumed partition waits at most this long
+		kgo.MaxConcurrentFetches(4),
+		kgo.WithPools(&recordPool{}),
+	}
+}
+
+func (c *Config) groupOptions(g groupHandler) []kgo.Opt {
+	opts := []kgo.Opt{
+		kgo.ConsumerGroup(c.Group),
+		kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.DisableAutoCommit(),
+		kgo.OnPartitionsAssigned(g.assigned),
+		kgo.OnPartitionsRevoked(g.revoked),
+		kgo.OnPartitionsLost(g.lost),
+		kgo.WithHooks(g),
+	}
+	if c.SessionTimeout > 0 {
+		opts = append(opts, kgo.SessionTimeout(c.SessionTimeout))
+	}
+	if c.Pattern != nil {
+		return append(opts, kgo.ConsumeRegex(), kgo.ConsumeTopics(wholeName(c.Pattern)))
+	}
+	return append(opts, kgo.ConsumeTopics(c.Topics...))
+}
+
+// wholeName makes an expression match whole names only.
+func wholeName(re *regexp.Regexp) string { return `^(?:` + re.String() + `)$` }
+
+func clampInt32(n int64) int32 { return int32(min(n, 1<<31-1)) }
+
+// TopicPartition names a topic partition of the cluster.
+type TopicPartition struct {
+	Topic  string
+	Number int32
+}
+
+// String returns "topic[number]".
+func (t TopicPartition) String() string { return fmt.Sprintf("%s[%d]", t.Topic, t.Number) }
+
+// Topic is what the cluster says about a topic.
+type Topic struct {
+	Name       string
+	ID         ident.UUID // zero where the brokers have no topic ids
+	Partitions []int32
+	Retention  time.Duration // 0 unknown or unbounded
+}
+
+// Limits is what a partition holds: offsets from LogStart to StableEnd can be read, End is the high watermark.
+type Limits struct {
+	LogStart    int64
+	StableEnd   int64
+	LeaderEpoch int32
+}

@@ -1,0 +1,206 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/icestream/icestream/services/ingest/internal/batch"
+)
+
+// Fetch is a run of records of one partition in offset order. It is borrowed: Release gives its memory back, and no
+// record may be used afterwards.
+type Fetch struct {
+	Records []batch.Record
+	Bytes   int64
+	cursor  *Cursor
+	raw     []*kgo.Record
+}
+
+// Release gives the memory of the records back to the client.
+func (f *Fetch) Release() {
+	for _, r := range f.raw {
+		r.Recycle()
+	}
+	f.cursor.c.slices.put(f.Records)
+	f.raw, f.Records = nil, nil
+}
+
+// Cursor reads one partition from wherever it was last sought to. Seek, Take and Close are for one goroutine.
+type Cursor struct {
+	TopicPartition
+
+	c *Consumer
+
+	mu     sync.Mutex
+	queue  []*Fetch
+	queued int64
+	paused bool
+	hold   bool // paused by an operator
+	err    error
+	ready  chan struct{} // has a token when there is something to take
+	limits Limits
+	active bool // added to the fetch client
+}
+
+// Limits is what is known of the partition's offsets, from fetches and from the regular look-up.
+func (k *Cursor) Limits() Limits {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.limits
+}
+
+// Ready has a token when Take may have something.
+func (k *Cursor) Ready() <-chan struct{} { return k.ready }
+
+// Queued is the number of bytes fetched and not taken yet.
+func (k *Cursor) Queued() int64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.queued
+}
+
+// Take returns the next run of records; both results are nil when there is none yet. After an error nothing more
+// comes before the next Seek.
+func (k *Cursor) Take() (*Fetch, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.queue) == 0 {
+		return nil, k.err
+	}
+	f := k.queue[0]
+	k.queue[0] = nil
+	k.queue = k.queue[1:]
+	k.queued -= f.Bytes
+	if k.paused && !k.hold && k.queued <= k.c.cursorLimit()/2 {
+		k.paused = false
+		k.c.fetch.ResumeFetchPartitions(k.tps())
+	}
+	return f, nil
+}
+
+// Seek makes offset the next one to be read; epoch is the leader epoch of the record before it, -1 to look for no
+// truncation. What was fetched before is thrown away.
+func (k *Cursor) Seek(ctx context.Context, offset int64, epoch int32) error {
+	return k.c.command(ctx, func() {
+		k.remove()
+		k.mu.Lock()
+		k.active = true
+		if k.paused && !k.hold {
+			k.paused = false
+			k.c.fetch.ResumeFetchPartitions(k.tps())
+		}
+		k.mu.Unlock()
+		at := kgo.NewOffset().At(offset)
+		if epoch >= 0 {
+			at = at.WithEpoch(epoch)
+		}
+		k.c.fetch.AddConsumePartitions(map[string]map[int32]kgo.Offset{k.Topic: {k.Number: at}})
+	})
+}
+
+// Halt stops reading until the next Seek and throws away what was fetched.
+func (k *Cursor) Halt(ctx context.Context) error { return k.c.command(ctx, k.remove) }
+
+// remove takes the partition off the fetch client; only the polling goroutine may call it.
+func (k *Cursor) remove() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.active {
+		k.c.fetch.RemoveConsumePartitions(k.tps())
+		k.active = false
+	}
+	for _, f := range k.queue {
+		f.Release()
+	}
+	k.queue, k.queued, k.err = nil, 0, nil
+}
+
+// Hold stops (or resumes) fetching by an operator's will; the position is kept.
+func (k *Cursor) Hold(on bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.hold == on {
+		return
+	}
+	k.hold = on
+	if on {
+		k.paused = true
+		k.c.fetch.PauseFetchPartitions(k.tps())
+		return
+	}
+	k.paused = false
+	k.c.fetch.ResumeFetchPartitions(k.tps())
+}
+
+func (k *Cursor) tps() map[string][]int32 { return map[string][]int32{k.Topic: {k.Number}} }
+
+// deliver queues what a poll returned.
+func (k *Cursor) deliver(p *kgo.FetchPartition, pool *slicePool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.active { // sought away or revoked meanwhile
+		for _, r := range p.Records {
+			r.Recycle()
+		}
+		return
+	}
+	if p.Err == nil {
+		k.limits.LogStart, k.limits.StableEnd = max(k.limits.LogStart, p.LogStartOffset), max(k.limits.StableEnd, p.LastStableOffset)
+	} else if k.err == nil {
+		k.err = fmt.Errorf("reading %s: %w", k.TopicPartition, p.Err)
+	}
+	if len(p.Records) > 0 {
+		f := &Fetch{cursor: k, raw: p.Records, Records: pool.get(len(p.Records))}
+		f.Bytes = convert(f.Records, p.Records)
+		k.queue = append(k.queue, f)
+		k.queued += f.Bytes
+		k.limits.LeaderEpoch = p.Records[len(p.Records)-1].LeaderEpoch
+	}
+	if !k.paused && k.queued > k.c.cursorLimit() {
+		k.paused = true
+		k.c.fetch.PauseFetchPartitions(k.tps())
+	}
+	if len(k.queue) > 0 || k.err != nil {
+		k.signal()
+	}
+}
+
+// fail ends reading with an error that did not come from a fetch.
+func (k *Cursor) fail(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err == nil {
+		k.err = err
+	}
+	k.signal()
+}
+
+func (k *Cursor) signal() {
+	select {
+	case k.ready <- struct{}{}:
+	default:
+	}
+}
+
+// recordOverhead is what a record costs in memory beside its bytes.
+const recordOverhead = 256
+
+func convert(out []batch.Record, in []*kgo.Record) int64 {
+	var n int64
+	for i, r := range in {
+		o := &out[i]
+		o.Offset, o.Time, o.LeaderEpoch, o.Control = r.Offset, r.Timestamp.UnixMilli(), r.LeaderEpoch, r.Attrs.IsControl()
+		o.Key, o.Value, o.Headers = r.Key, r.Value, nil
+		if len(r.Headers) > 0 {
+			o.Headers = make([]batch.Header, len(r.Headers))
+			for j, h := range r.Headers {
+				o.Headers[j] = batch.Header{Key: h.Key, Value: h.Value}
+			}
+		}
+		n += int64(len(r.Key)+len(r.Value)) + recordOverhead
+	}
+	return n
+}
