@@ -132,6 +132,9 @@ func (c *Column) shiftOffsets(row, first int, keep []bool) {
 // retain drops the rows [start, start+len(keep)) whose flag is false; they are
 // the tail of the column. Values only ever move down, so it works in place.
 func (c *Column) retain(start int, keep []bool) {
+	if len(keep) == 0 {
+		return
+	}
 	c.Fill(start + len(keep))
 	if c.hasValid {
 		c.dropNulls(start, keep)

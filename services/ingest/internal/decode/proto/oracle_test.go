@@ -1,0 +1,177 @@
+package proto
+
+import (
+	"fmt"
+	"math/big"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// The oracle: the mapping rules once more, written against dynamicpb's reflection
+// and plain Go values, with nothing in common with the decoder. Values are nil,
+// bool, int64, float32, float64, string, []byte, *big.Int, time.Time (UTC), []any,
+// fields (struct) and map[any]any (map).
+
+type fields map[string]any
+
+// notARow is panicked by the oracle for a message that is no valid row.
+type notARow string
+
+func oracleRow(m protoreflect.Message) fields {
+	out := fields{}
+	if m.Descriptor().Fields().Len() == 0 {
+		out["present"] = true
+	}
+	for i := range m.Descriptor().Fields().Len() {
+		fd := m.Descriptor().Fields().Get(i)
+		name := string(fd.Name())
+		switch {
+		case fd.IsMap():
+			entries := map[any]any{}
+			m.Get(fd).Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+				entries[key(oracleValue(fd.MapKey(), k.Value()))] = oracleValue(fd.MapValue(), v)
+				return true
+			})
+			out[name] = entries
+		case fd.IsList():
+			list := []any{}
+			for j := range m.Get(fd).List().Len() {
+				list = append(list, oracleValue(fd, m.Get(fd).List().Get(j)))
+			}
+			out[name] = list
+		case fd.HasPresence() && !m.Has(fd):
+			out[name] = nil
+		default:
+			out[name] = oracleValue(fd, m.Get(fd))
+		}
+	}
+	return out
+}
+
+// key makes a value usable as a Go map key.
+func key(v any) any {
+	if n, isBig := v.(*big.Int); isBig {
+		return n.String()
+	}
+	return v
+}
+
+func oracleValue(fd protoreflect.FieldDescriptor, v protoreflect.Value) any {
+	switch fd.Kind() {
+	case protoreflect.BoolKind:
+		return v.Bool()
+	case protoreflect.EnumKind:
+		if known := fd.Enum().Values().ByNumber(v.Enum()); known != nil {
+			return string(known.Name())
+		}
+		return fmt.Sprint(int32(v.Enum()))
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind,
+		protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
+		return v.Int()
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		return int64(v.Uint())
+	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		return new(big.Int).SetUint64(v.Uint())
+	case protoreflect.FloatKind:
+		return float32(v.Float())
+	case protoreflect.DoubleKind:
+		return v.Float()
+	case protoreflect.StringKind:
+		if !utf8.ValidString(v.String()) {
+			panic(notARow("utf-8"))
+		}
+		return v.String()
+	case protoreflect.BytesKind:
+		return v.Bytes()
+	}
+	m := v.Message()
+	get := func(n protoreflect.FieldNumber) protoreflect.Value { return m.Get(m.Descriptor().Fields().ByNumber(n)) }
+	full := string(m.Descriptor().FullName())
+	switch {
+	case full == "google.protobuf.Timestamp":
+		s, n := get(1).Int(), get(2).Int()
+		if n < 0 || n >= 1e9 || s < time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC).Unix() || s >= time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC).Unix() {
+			panic(notARow("timestamp"))
+		}
+		return time.Unix(s, n).UTC().Truncate(time.Microsecond)
+	case full == "google.protobuf.Duration":
+		s, n := get(1).Int(), get(2).Int()
+		total := new(big.Int).Add(new(big.Int).Mul(big.NewInt(s), big.NewInt(1e9)), big.NewInt(n))
+		if n <= -1e9 || n >= 1e9 || s > 0 && n < 0 || s < 0 && n > 0 || !total.IsInt64() {
+			panic(notARow("duration"))
+		}
+		return total.Int64()
+	case strings.HasPrefix(full, "google.protobuf.") && strings.HasSuffix(full, "Value"):
+		return oracleValue(m.Descriptor().Fields().ByNumber(1), get(1))
+	}
+	return oracleRow(m)
+}
+
+// arrowRow reads a row back from the decoder's arrays, into the same values.
+func arrowRow(names []string, columns []arrow.Array, row int) fields {
+	out := fields{}
+	for i, c := range columns {
+		out[names[i]] = arrowValue(c, row)
+	}
+	return out
+}
+
+func arrowValue(a arrow.Array, i int) any {
+	if a.IsNull(i) {
+		return nil
+	}
+	switch a := a.(type) {
+	case *array.Boolean:
+		return a.Value(i)
+	case *array.Int32:
+		return int64(a.Value(i))
+	case *array.Int64:
+		return a.Value(i)
+	case *array.Float32:
+		return a.Value(i)
+	case *array.Float64:
+		return a.Value(i)
+	case *array.String:
+		return a.Value(i)
+	case *array.Binary:
+		return append([]byte{}, a.Value(i)...)
+	case *array.Decimal128:
+		return a.Value(i).BigInt()
+	case *array.Date32:
+		return a.Value(i).ToTime().Format(time.DateOnly)
+	case *array.Time64:
+		return int64(a.Value(i))
+	case *array.Timestamp:
+		return time.UnixMicro(int64(a.Value(i))).UTC()
+	case *array.Map:
+		out := map[any]any{}
+		from, to := a.ValueOffsets(i)
+		for j := from; j < to; j++ {
+			k := key(arrowValue(a.Keys(), int(j)))
+			if _, doubled := out[k]; doubled {
+				panic(fmt.Sprintf("key %v is in the map twice", k))
+			}
+			out[k] = arrowValue(a.Items(), int(j))
+		}
+		return out
+	case *array.List:
+		out := []any{}
+		from, to := a.ValueOffsets(i)
+		for j := from; j < to; j++ {
+			out = append(out, arrowValue(a.ListValues(), int(j)))
+		}
+		return out
+	case *array.Struct:
+		out := fields{}
+		for j, f := range a.DataType().(*arrow.StructType).Fields() {
+			out[f.Name] = arrowValue(a.Field(j), i)
+		}
+		return out
+	}
+	panic(fmt.Sprintf("no reader for %T", a))
+}
