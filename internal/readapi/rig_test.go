@@ -202,6 +202,17 @@ func (r *rig) land(upto ident.Vector) int64 {
 	return c.SnapshotID
 }
 
+// advance puts rows up to next, made like those of a, into the lake alone and
+// returns the commit that says so.
+func (r *rig) advance(next int64, a *event.Append) event.Commit {
+	other := *r
+	other.live = readapi.NewLive("") // a log that nobody follows
+	other.live.Load(event.Image{Commit: r.commit, Schemas: []event.Schema{r.eventSchema(r.schema, 1)}})
+	other.produce(a.Partition.Number, next-r.next[a.Partition])
+	other.landAll()
+	return other.commit
+}
+
 func (r *rig) schemaOf(a *event.Append) *schema.Schema {
 	es, ok := r.live.Schema(a.Fingerprint)
 	require.True(r.t, ok)

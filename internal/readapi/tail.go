@@ -76,6 +76,7 @@ type tail struct {
 	table  ident.UUID   // of the first position
 	cursor ident.Vector // nil before the first position
 	marked int64        // snapshot of the last commit mark
+	base   int64        // snapshot below whose vector everything was sent; 0 unknown
 
 	fingerprint string         // of the schema that shape is made from
 	shape       *schema.Schema // of the rows
@@ -95,6 +96,7 @@ func (t *tail) round(ctx context.Context) (bool, error) {
 	if behind := t.behind(pos); len(behind) > 0 {
 		return true, t.fillGap(ctx, pos, behind)
 	}
+	t.base = pos.Commit.SnapshotID
 	if err := t.mark(pos); err != nil {
 		return false, err
 	}
@@ -185,7 +187,7 @@ func (t *tail) fillGap(ctx context.Context, pos readview.Position, behind []iden
 	}
 	scan := ColdScan{
 		Table: t.req.GetTable(), Location: pos.Commit.MetadataLocation, Snapshot: pos.Commit.SnapshotID,
-		Target: t.shape, From: ident.Vector{}, Below: ident.Vector{},
+		Since: t.base, Target: t.shape, From: ident.Vector{}, Below: ident.Vector{},
 	}
 	width := max(gapRows/int64(len(behind)), 1024)
 	for _, p := range behind {
@@ -193,6 +195,10 @@ func (t *tail) fillGap(ctx context.Context, pos readview.Position, behind []iden
 		scan.Below[p] = min(t.cursor[p]+width, pos.Commit.Positions[p].Next)
 	}
 	rows, err := cold.Window(ctx, scan)
+	if t.base != 0 && (fault.ReasonOf(err) == fault.TooOld || fault.ReasonOf(err) == fault.SnapshotGone) {
+		t.base, scan.Since = 0, 0 // the history since is gone: look through the whole snapshot
+		rows, err = cold.Window(ctx, scan)
+	}
 	if err != nil {
 		return err
 	}

@@ -217,3 +217,25 @@ func TestServerThatClosesEndsItsTails(t *testing.T) {
 	r.server.Close()
 	require.ErrorIs(t, rd.next(), fault.Of(fault.Unavailable))
 }
+
+// A tail that fell behind a commit reads only what was added since; when that
+// history is expired it looks through the whole snapshot.
+func TestTailThatFellBehindReadsTheGapFromTheLake(t *testing.T) {
+	for _, expired := range []bool{false, true} {
+		t.Run(fmt.Sprint("expired=", expired), func(t *testing.T) {
+			r := newRig(t, rigOptions{}).open()
+			r.produce(0, 5)
+			r.landAll()
+			rd := r.tail(&readstatev1.TailRequest{FromStart: true})
+			rd.until(func() bool { return len(rd.rows) == 4 && len(rd.marks) == 1 })
+			if expired {
+				r.cold.expire(r.commit.SnapshotID)
+			}
+			// Both arrive as one change: the rows are never seen hot.
+			a := r.hot[len(r.hot)-1]
+			r.live.Load(event.Image{Commit: r.advance(10, a), Schemas: []event.Schema{r.eventSchema(r.schema, 1)}})
+			rd.until(func() bool { return len(rd.rows) >= 8 })
+			require.Equal(t, r.want(ident.Vector{partition(0): 10}), rd.sorted())
+		})
+	}
+}
