@@ -205,12 +205,12 @@ func (c *Client) identity() string {
 // error is one of this package's, or the context's own if that ends first; the
 // request goes on for others then.
 func (c *Client) Schema(ctx context.Context, ref Ref) (*Schema, error) {
-	if s, err, known := c.remembered(ref); known {
-		return s, err
+	if o, known := c.remembered(ref); known {
+		return o.schema, o.err
 	}
 	result := c.flight.DoChan(ref.String(), func() (any, error) {
-		if s, err, known := c.remembered(ref); known {
-			return s, err
+		if o, known := c.remembered(ref); known {
+			return o.schema, o.err
 		}
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Timeout)
 		defer cancel()
@@ -229,14 +229,11 @@ func (c *Client) Schema(ctx context.Context, ref Ref) (*Schema, error) {
 	}
 }
 
-func (c *Client) remembered(ref Ref) (*Schema, error, bool) { //nolint:revive,staticcheck // the error is a remembered answer, not this call's own
+func (c *Client) remembered(ref Ref) (outcome, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o, found := c.schemas.get(ref)
-	if !found || o.err != nil && !c.cfg.Now().Before(o.until) {
-		return nil, nil, false
-	}
-	return o.schema, o.err, true
+	return o, found && (o.err == nil || c.cfg.Now().Before(o.until))
 }
 
 // remember keeps schemas, and misses for a time. An unavailable registry is never
