@@ -65,6 +65,12 @@ generate-check: generate ## fail if generated files are not what is committed
 		echo "generated files differ from what is committed: run 'make generate' and commit"; \
 		git --no-pager diff --stat -- gen docs/reference; git status --short -- gen docs/reference; exit 1; fi
 
+.PHONY: breaking
+breaking: .bin/buf ## fail if proto/ breaks clients of the last commit (or of AGAINST=<git ref>)
+	@if git cat-file -e '$(or $(AGAINST),HEAD~1):proto' 2>/dev/null; then \
+		.bin/buf breaking --against '.git#ref=$(or $(AGAINST),HEAD~1)'; \
+	else echo "nothing to compare with at $(or $(AGAINST),HEAD~1)"; fi
+
 .PHONY: archtest
 archtest: ## check the import law: floors, fences, closure budgets
 	$(GO) test -count=1 ./internal/archtest

@@ -12,14 +12,14 @@ import (
 )
 
 // Role is a service that can be looked for.
-type Role string
+type Role = config.Role
 
 // The roles.
 const (
-	Ingest    Role = "ingest"
-	Buffer    Role = "buffer"
-	Committer Role = "committer"
-	Readstate Role = "readstate"
+	Ingest    = config.Ingest
+	Buffer    = config.Buffer
+	Committer = config.Committer
+	Readstate = config.Readstate
 )
 
 // Resolver finds services. Implementations are safe for concurrent use.
