@@ -1,0 +1,137 @@
+package lake
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Verdict is the outcome of an audit, and the exit code of the command.
+type Verdict int
+
+// Verdicts. Of several findings the worst counts, and a violation is worse than
+// not knowing.
+const (
+	Proven   Verdict = 0
+	Violated Verdict = 1
+	Unknown  Verdict = 2
+)
+
+// String is the verdict in words.
+func (v Verdict) String() string {
+	switch v {
+	case Proven:
+		return "proven"
+	case Violated:
+		return "violated"
+	default:
+		return "cannot tell"
+	}
+}
+
+// MarshalText writes the words.
+func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+
+// Finding is one thing that the audit found wrong, or could not find out.
+type Finding struct {
+	Verdict Verdict `json:"verdict"`
+	Where   string  `json:"where"` // snapshot, partition or file
+	What    string  `json:"what"`
+}
+
+// PartitionReport is what became of the offsets of one topic partition.
+type PartitionReport struct {
+	Pipeline    string           `json:"pipeline"`
+	Topic       string           `json:"topic"`
+	TopicID     string           `json:"topic_id,omitempty"`
+	Partition   int32            `json:"partition"`
+	Start       int64            `json:"start"`
+	Next        int64            `json:"next"`
+	Rows        int64            `json:"rows"`
+	Quarantined int64            `json:"quarantined"`
+	Skipped     map[string]int64 `json:"skipped,omitempty"`
+	// Scanned is the number of distinct offsets that the deep scan found.
+	Scanned *int64 `json:"scanned,omitempty"`
+}
+
+// Report is the result of an audit.
+type Report struct {
+	Table      string            `json:"table"`
+	Verdict    Verdict           `json:"verdict"`
+	Deep       bool              `json:"deep"`
+	SnapshotID int64             `json:"snapshot"`
+	Sequence   int64             `json:"sequence"`
+	CommitID   string            `json:"commit,omitempty"`
+	Snapshots  int               `json:"snapshots"` // reachable ancestors of the head
+	Own        int               `json:"own_snapshots"`
+	Complete   bool              `json:"complete"` // the history goes back to the first snapshot
+	Files      int               `json:"files"`    // of all reachable snapshots
+	Rows       int64             `json:"rows"`     // counted by us
+	Live       int64             `json:"live_rows"`
+	Quarantine int64             `json:"quarantine_rows"`
+	Pending    int64             `json:"pending_rows"`
+	Partitions []PartitionReport `json:"partitions"`
+	Findings   []Finding         `json:"findings"`
+	Notes      []string          `json:"notes"`
+}
+
+// find adds a finding. Beyond a hundred of a kind nobody reads on.
+func (r *Report) find(v Verdict, where, format string, args ...any) {
+	switch {
+	case v == Violated:
+		r.Verdict = Violated
+	case r.Verdict == Proven:
+		r.Verdict = v
+	}
+	if len(r.Findings) < 100 {
+		r.Findings = append(r.Findings, Finding{Verdict: v, Where: where, What: fmt.Sprintf(format, args...)})
+	}
+}
+
+func (r *Report) note(format string, args ...any) {
+	if len(r.Notes) < 100 {
+		r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+	}
+}
+
+// JSON is the report for programs.
+func (r *Report) JSON() ([]byte, error) { return json.MarshalIndent(r, "", "  ") }
+
+// Text is the report for people.
+func (r *Report) Text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "table %s at snapshot %d (sequence number %d)\n", r.Table, r.SnapshotID, r.Sequence)
+	history := "to the first snapshot"
+	if !r.Complete {
+		history = "older ones are expired"
+	}
+	fmt.Fprintf(&b, "looked at %d snapshots, %d of them ours (%s), and %d files", r.Snapshots, r.Own, history, r.Files)
+	if r.Deep {
+		fmt.Fprint(&b, "; every offset was read")
+	}
+	fmt.Fprintf(&b, "\n\n%-40s %14s %14s %14s %12s %12s\n", "partition", "start", "next", "rows", "quarantined", "skipped")
+	for _, p := range r.Partitions {
+		var skipped int64
+		for _, n := range p.Skipped {
+			skipped += n
+		}
+		fmt.Fprintf(&b, "%-40s %14d %14d %14d %12d %12d\n",
+			fmt.Sprintf("%s/%s[%d]", p.Pipeline, p.Topic, p.Partition), p.Start, p.Next, p.Rows, p.Quarantined, skipped)
+	}
+	fmt.Fprintf(&b, "\nrows counted %d, in the table %d; quarantine table %d, pending %d\n", r.Rows, r.Live, r.Quarantine, r.Pending)
+	for _, n := range r.Notes {
+		fmt.Fprintf(&b, "note: %s\n", n)
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "%s: %s: %s\n", strings.ToUpper(f.Verdict.String()), f.Where, f.What)
+	}
+	switch r.Verdict {
+	case Proven:
+		fmt.Fprintln(&b, "PROVEN: every offset up to the committed positions is accounted for exactly once")
+	case Violated:
+		fmt.Fprintln(&b, "VIOLATED: see above")
+	default:
+		fmt.Fprintln(&b, "CANNOT TELL: see above")
+	}
+	return b.String()
+}
