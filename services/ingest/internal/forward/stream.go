@@ -48,10 +48,10 @@ type Options struct {
 	Window  int64
 	Backoff backoff.Policy
 	// Committed is told the committed positions of the pipeline: all at each hello, then those that moved.
+	// State is told why the stream is down, and nil when it is up. Both, and Log, may be nil.
 	Committed func(ident.Positions)
-	// State is told why the stream is down, and nil when it is up.
-	State func(error)
-	Log   *slog.Logger
+	State     func(error)
+	Log       *slog.Logger
 }
 
 // Stream is the append stream of one pipeline to one table. Run keeps it alive; all other methods are safe for
@@ -88,6 +88,15 @@ type flight struct {
 
 // New returns a Stream that is down until Run.
 func New(o Options) *Stream {
+	if o.Committed == nil {
+		o.Committed = func(ident.Positions) {}
+	}
+	if o.State == nil {
+		o.State = func(error) {}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	return &Stream{
 		o: o, changed: make(chan struct{}), next: ident.Vector{}, bounds: map[ident.Partition][]ident.Range{},
 		known: map[string]bool{}, lanes: map[ident.Partition]*Lane{},

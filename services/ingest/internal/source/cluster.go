@@ -70,8 +70,11 @@ func (c *Consumer) lookUp(ctx context.Context, retention map[string]time.Duratio
 	if err := c.lookUpLimits(ctx); err != nil {
 		return err
 	}
+	if err := c.missing(topics); err != nil {
+		return err
+	}
 	if _, generation := c.group.GroupMetadata(); generation >= 0 {
-		c.h.Trouble(c.missing(topics))
+		c.h.Trouble(nil)
 	}
 	return nil
 }

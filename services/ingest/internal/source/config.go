@@ -98,15 +98,17 @@ func (c *Config) common() ([]kgo.Opt, error) {
 
 // fetchOptions bound what the client fetches ahead: one response per broker, each at most an eighth of the budget. A
 // broker always returns at least one batch, however large, so no record is too large to be seen.
-func (c *Config) fetchOptions() []kgo.Opt {
+func (c *Config) fetchOptions(f *inflation) []kgo.Opt {
 	perFetch := min(max(c.Budget/8, 256<<10), 16<<20)
+	f.perFetch, f.perPartition = perFetch, min(perFetch, 4<<20)
 	return []kgo.Opt{
 		kgo.Rack(c.Rack),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.KeepControlRecords(),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // where to go on is never the client's decision
 		kgo.FetchMaxBytes(clampInt32(perFetch)),
-		kgo.FetchMaxPartitionBytes(clampInt32(min(perFetch, 4<<20))),
+		kgo.FetchMaxPartitionBytes(clampInt32(f.perPartition)),
+		kgo.WithHooks(f),
 		kgo.FetchMaxWait(500 * time.Millisecond), // a resumed partition waits at most this long
 		kgo.MaxConcurrentFetches(4),
 		kgo.WithPools(&recordPool{}),

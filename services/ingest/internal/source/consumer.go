@@ -99,9 +99,13 @@ func New(cfg Config, h Handler) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.fetch, err = kgo.NewClient(append(cfg.fetchOptions(), common...)...); err != nil {
+	inflated := &inflation{}
+	if c.fetch, err = kgo.NewClient(append(cfg.fetchOptions(inflated), common...)...); err != nil {
 		return nil, fmt.Errorf("making the Kafka client that fetches: %w", err)
 	}
+	inflated.mu.Lock()
+	inflated.set = c.fetch.UpdateFetchMaxBytes
+	inflated.mu.Unlock()
 	if c.group, err = kgo.NewClient(append(cfg.groupOptions(groupHandler{c}), common...)...); err != nil {
 		c.fetch.Close()
 		return nil, fmt.Errorf("making the Kafka client of group %s: %w", cfg.Group, err)
