@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 )
@@ -17,9 +18,7 @@ type NumberMap map[string]int32
 // Clone copies the map; the copy is never nil.
 func (m NumberMap) Clone() NumberMap {
 	out := make(NumberMap, len(m))
-	for k, v := range m {
-		out[k] = v
-	}
+	maps.Copy(out, m)
 	return out
 }
 

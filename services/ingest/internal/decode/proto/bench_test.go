@@ -27,7 +27,7 @@ func BenchmarkDecode(b *testing.B) {
 		}
 		perRecord := int64(bytes / len(s.records))
 		b.Run(s.name+"/decoder", func(b *testing.B) {
-			batch := planOf(b, s.md, Options{}).NewBatch()
+			batch := planOf(b, s.md).NewBatch()
 			b.SetBytes(perRecord)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
@@ -76,7 +76,7 @@ func BenchmarkDecodeWithBadRecords(b *testing.B) {
 			s.records[i] = append(append([]byte{}, s.records[i]...), 0x0a, 0x7f)
 		}
 		b.Run(s.name, func(b *testing.B) {
-			batch := planOf(b, s.md, Options{}).NewBatch()
+			batch := planOf(b, s.md).NewBatch()
 			for i := 0; b.Loop(); i++ {
 				_ = batch.Append(s.records[i%len(s.records)])
 				if batch.Rows() == 4000 {
@@ -90,7 +90,7 @@ func BenchmarkDecodeWithBadRecords(b *testing.B) {
 // The steady state allocates next to nothing per record, whatever the shape.
 func TestDecodingDoesNotAllocate(t *testing.T) {
 	for _, s := range benchShapes(t) {
-		batch := planOf(t, s.md, Options{}).NewBatch()
+		batch := planOf(t, s.md).NewBatch()
 		decode := func() {
 			batch.Reset()
 			for _, r := range s.records {

@@ -63,7 +63,7 @@ type differential struct {
 }
 
 func (d *differential) run(inputs int) {
-	plan := planOf(d.t, d.md, Options{})
+	plan := planOf(d.t, d.md)
 	d.batch = plan.NewBatch()
 	for _, n := range plan.Target().Mapped() {
 		d.names = append(d.names, n.Name)

@@ -13,7 +13,7 @@ import (
 // the oracle.
 func FuzzAppend(f *testing.F) {
 	md := messageOf(f, everyKind, "R")
-	plan := planOf(f, md, Options{})
+	plan := planOf(f, md)
 	batch := plan.NewBatch()
 	var names []string
 	for _, n := range plan.Target().Mapped() {

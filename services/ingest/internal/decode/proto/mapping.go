@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -33,16 +34,9 @@ const (
 // stack holds the message types that enclose a field, outermost first.
 type stack []protoreflect.FullName
 
-func (s stack) has(name protoreflect.FullName) bool {
-	for _, n := range s {
-		if n == name {
-			return true
-		}
-	}
-	return false
-}
+func (s stack) has(name protoreflect.FullName) bool { return slices.Contains(s, name) }
 
-func (s stack) push(name protoreflect.FullName) stack { return append(s[:len(s):len(s)], name) }
+func (s stack) push(name protoreflect.FullName) stack { return append(slices.Clip(s), name) }
 
 // classify says how one value of the field is mapped and, unless it is a struct,
 // to which type.

@@ -88,6 +88,7 @@ func oracleValue(fd protoreflect.FieldDescriptor, v protoreflect.Value) any {
 		return v.String()
 	case protoreflect.BytesKind:
 		return v.Bytes()
+	case protoreflect.MessageKind, protoreflect.GroupKind:
 	}
 	m := v.Message()
 	get := func(n protoreflect.FieldNumber) protoreflect.Value { return m.Get(m.Descriptor().Fields().ByNumber(n)) }

@@ -137,9 +137,9 @@ func targetOf(t testing.TB, md protoreflect.MessageDescriptor, opts Options) *sc
 	return target.Schema
 }
 
-func planOf(t testing.TB, md protoreflect.MessageDescriptor, opts Options) *Plan {
+func planOf(t testing.TB, md protoreflect.MessageDescriptor) *Plan {
 	t.Helper()
-	plan, err := Compile(md, targetOf(t, md, opts), opts)
+	plan, err := Compile(md, targetOf(t, md, Options{}), Options{})
 	require.NoError(t, err)
 	return plan
 }

@@ -85,20 +85,27 @@ func (b *Batch) value(f *field, c *column.Column, s []byte, row, depth int) fail
 		return b.storeText(appendText, c, s, row, depth)
 	case convDecimal, convDecimalText:
 		return b.decimal(f, c, s, row)
+	default:
+		return b.time(f, c, s, row)
 	}
-	if failed := b.readInts(s); failed != ok {
+}
+
+// time decodes the messages that are a point or a span in time.
+func (b *Batch) time(f *field, c *column.Column, s []byte, row int) fail {
+	failed := b.readInts(s)
+	if failed != ok {
 		return failed
 	}
-	v, failed := int64(0), ok
-	switch f.conv {
+	var v int64
+	switch n := &b.ints; f.conv {
 	case convTime:
-		v, failed = timestamp(int64(b.ints[1]), int32(b.ints[2]))
+		v, failed = timestamp(int64(n[1]), int32(n[2]))
 	case convDuration:
-		v, failed = duration(int64(b.ints[1]), int32(b.ints[2]))
+		v, failed = duration(int64(n[1]), int32(n[2]))
 	case convDayTime:
-		v, failed = timeOfDay(int32(b.ints[1]), int32(b.ints[2]), int32(b.ints[3]), int32(b.ints[4]), c)
+		v, failed = timeOfDay(int32(n[1]), int32(n[2]), int32(n[3]), int32(n[4]), c)
 	default: // convDate
-		return date(c, row, int32(b.ints[1]), int32(b.ints[2]), int32(b.ints[3]))
+		return date(c, row, int32(n[1]), int32(n[2]), int32(n[3]))
 	}
 	if failed == ok {
 		c.Set8(row, uint64(v))

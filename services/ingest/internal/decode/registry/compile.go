@@ -115,7 +115,7 @@ func parsed(path, text string) (protocompile.SearchResult, error) {
 		if err := proto.Unmarshal(raw, fdp); err != nil {
 			return protocompile.SearchResult{}, fmt.Errorf("decoding serialized descriptor: %w", err)
 		}
-		fdp.Name = proto.String(path)
+		fdp.Name = new(path)
 		return protocompile.SearchResult{Proto: fdp}, nil
 	}
 	return protocompile.SearchResult{Source: strings.NewReader(text)}, nil
@@ -124,8 +124,7 @@ func parsed(path, text string) (protocompile.SearchResult, error) {
 // explain names the file, its subject and the line.
 func (r *resolver) explain(what string, err error) error {
 	bad := &BadSchemaError{What: what, File: r.root, Detail: err.Error()}
-	var at reporter.ErrorWithPos
-	if errors.As(err, &at) {
+	if at, found := errors.AsType[reporter.ErrorWithPos](err); found {
 		pos := at.GetPosition()
 		bad.File, bad.Line, bad.Detail = pos.Filename, pos.Line, at.Unwrap().Error()
 	}

@@ -259,8 +259,7 @@ func TestFaultsOfTheRegistryAreNotFaultsOfRecords(t *testing.T) {
 		require.ErrorIs(t, err, r.want, "%d %s", r.status, r.body)
 		require.NotErrorIs(t, err, ErrNotFound)
 		require.NotErrorIs(t, err, ErrBadSchema)
-		var u *UnavailableError
-		if errors.As(err, &u) {
+		if u, is := errors.AsType[*UnavailableError](err); is {
 			require.Equal(t, r.retryAfter, u.RetryAfter, "%d %s", r.status, r.body)
 		}
 	}
@@ -304,7 +303,7 @@ func TestManyCallersShareOneRequest(t *testing.T) {
 	var good atomic.Int32
 	for range 20 {
 		wg.Go(func() {
-			if _, err := c.Schema(context.Background(), Ref{ID: 1}); err == nil {
+			if _, err := c.Schema(t.Context(), Ref{ID: 1}); err == nil {
 				good.Add(1)
 			}
 		})
