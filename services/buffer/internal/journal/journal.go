@@ -129,7 +129,7 @@ func (j *Journal) Append(table string, recs []event.Event, done func(error)) {
 	j.mu.Lock()
 	if err := j.failed; err != nil {
 		j.mu.Unlock()
-		done(err)
+		go done(err) // never in the caller's stack: it may hold a lock that done needs
 		return
 	}
 	j.queue = append(j.queue, item{table, recs, done})
