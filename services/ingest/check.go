@@ -1,0 +1,57 @@
+package ingest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/icestream/icestream/internal/boot"
+	"github.com/icestream/icestream/internal/config"
+	"github.com/icestream/icestream/services/ingest/internal/source"
+)
+
+// Check reaches Kafka, for each pipeline, and the schema registry with the
+// settings given. It takes part in no consumer group and changes nothing.
+func Check(ctx context.Context, settings *config.Config) []boot.Check {
+	c := Config{Settings: settings}
+	if err := c.normal(); err != nil {
+		return []boot.Check{boot.Checked("kafka", "", "", err)}
+	}
+	var out []boot.Check
+	brokers := strings.Join(settings.Kafka.BootstrapServers, ",")
+	for i := range settings.Pipelines {
+		p := &settings.Pipelines[i]
+		detail, err := c.checkKafka(ctx, p)
+		out = append(out, boot.Checked("kafka, pipeline "+p.Name, brokers, detail, err))
+	}
+	schemas, err := c.newRegistry()
+	if schemas == nil && err == nil {
+		return out
+	}
+	detail := ""
+	if err == nil {
+		var subjects int
+		subjects, err = schemas.Ping(ctx)
+		detail = fmt.Sprintf("%d subjects", subjects)
+	}
+	return append(out, boot.Checked("registry", strings.Join(settings.Registry.URLs, ","), detail, err))
+}
+
+func (c *Config) checkKafka(ctx context.Context, p *config.Pipeline) (string, error) {
+	src, err := c.sourceConfig(p, int64(c.Settings.Limits.IngestBytes), slog.New(slog.DiscardHandler))
+	if err != nil {
+		return "", err
+	}
+	cluster, topics, err := source.Probe(ctx, src)
+	if err != nil {
+		return "", err
+	}
+	names := make([]string, 0, len(topics))
+	for name, t := range topics {
+		names = append(names, fmt.Sprintf("%s (%d partitions)", name, len(t.Partitions)))
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("cluster %s, topics %s", cluster, strings.Join(names, ", ")), nil
+}
