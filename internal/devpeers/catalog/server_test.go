@@ -136,7 +136,7 @@ func TestTablesOutliveTheServer(t *testing.T) {
 	require.EqualValues(t, 10, count(t, tbl))
 }
 
-func TestCommitOnAStaleHeadAnswers409AndChangesNothing(t *testing.T) { // C-cases: CAS is the only decider
+func TestCommitOnAStaleHeadAnswers409AndChangesNothing(t *testing.T) {
 	c := client(t, start(t, t.TempDir()))
 	ident := table.Identifier{"shop", "orders"}
 	first := newTable(t, c, ident, nil)

@@ -14,9 +14,21 @@ const (
 	wireBytes  = protowire.BytesType
 )
 
+// putUvarint is inlined for the common case of one byte; this is the generator's hottest place.
+func putUvarint(b []byte, v uint64) []byte {
+	if v < 0x80 {
+		return append(b, byte(v))
+	}
+	return protowire.AppendVarint(b, v)
+}
+
+func putTag(b []byte, field protowire.Number, kind protowire.Type) []byte {
+	return putUvarint(b, uint64(field)<<3|uint64(kind))
+}
+
 // open starts a nested message and returns where it begins; shut writes its length in front of it.
 func open(b []byte, field protowire.Number) ([]byte, int) {
-	b = append(protowire.AppendTag(b, field, wireBytes), 0)
+	b = append(putTag(b, field, wireBytes), 0)
 	return b, len(b)
 }
 
@@ -43,7 +55,7 @@ func putText[T string | []byte](b []byte, field protowire.Number, v T) []byte {
 }
 
 func putTextAlways[T string | []byte](b []byte, field protowire.Number, v T) []byte {
-	b = protowire.AppendVarint(protowire.AppendTag(b, field, wireBytes), uint64(len(v)))
+	b = putUvarint(putTag(b, field, wireBytes), uint64(len(v)))
 	return append(b, v...)
 }
 
@@ -55,11 +67,11 @@ func putVarint(b []byte, field protowire.Number, v uint64) []byte {
 }
 
 func putVarintAlways(b []byte, field protowire.Number, v uint64) []byte {
-	return protowire.AppendVarint(protowire.AppendTag(b, field, wireVarint), v)
+	return putUvarint(putTag(b, field, wireVarint), v)
 }
 
 func putDouble(b []byte, field protowire.Number, v float64) []byte {
-	return protowire.AppendFixed64(protowire.AppendTag(b, field, protowire.Fixed64Type), math.Float64bits(v))
+	return protowire.AppendFixed64(putTag(b, field, protowire.Fixed64Type), math.Float64bits(v))
 }
 
 func putMoney(b []byte, field protowire.Number, m money) []byte {
@@ -122,13 +134,13 @@ func (o *order) appendWire(b []byte) []byte {
 		b = putDouble(b, 21, o.weight)
 	}
 	if o.discount != 0 {
-		b = protowire.AppendFixed32(protowire.AppendTag(b, 22, protowire.Fixed32Type), math.Float32bits(o.discount))
+		b = protowire.AppendFixed32(putTag(b, 22, protowire.Fixed32Type), math.Float32bits(o.discount))
 	}
 	if o.express {
 		b = putVarint(b, 23, 1)
 	}
 	if o.trace != 0 {
-		b = protowire.AppendFixed64(protowire.AppendTag(b, 24, protowire.Fixed64Type), o.trace)
+		b = protowire.AppendFixed64(putTag(b, 24, protowire.Fixed64Type), o.trace)
 	}
 	return putMoney(b, 25, o.total)
 }
@@ -178,7 +190,7 @@ func (o *order) appendWirePayment(b []byte) []byte {
 		b, at = open(b, 10)
 		b = putText(putText(b, 1, o.cardBrand), 2, o.cardLast)
 		if o.cardExpires != 0 {
-			b = protowire.AppendFixed32(protowire.AppendTag(b, 3, protowire.Fixed32Type), o.cardExpires)
+			b = protowire.AppendFixed32(putTag(b, 3, protowire.Fixed32Type), o.cardExpires)
 		}
 		b = shut(b, at)
 	case payTransfer:
@@ -227,7 +239,7 @@ func (o *order) appendWireShelves(b []byte) []byte {
 	}
 	b, at := open(b, 20)
 	for _, s := range o.shelves {
-		b = protowire.AppendVarint(b, protowire.EncodeZigZag(int64(s)))
+		b = putUvarint(b, protowire.EncodeZigZag(int64(s)))
 	}
 	return shut(b, at)
 }
