@@ -129,7 +129,7 @@ func splitList(text string) []string {
 			depth++
 		case c == ')':
 			depth--
-		case c == ',' && depth <= 0:
+		case c == ',' && (depth <= 0 || i == len(text)):
 			if item := strings.TrimSpace(text[from:i]); item != "" {
 				out = append(out, item)
 			}
