@@ -533,4 +533,3 @@ func token(s string) *readstatev1.At {
 func offsets(v ident.Vector) *readstatev1.OffsetVector {
 	return &readstatev1.OffsetVector{Offsets: wire.VectorToProto(v)}
 }
-

@@ -24,9 +24,8 @@ func (s *Server) ReadHot(req *readstatev1.ReadHotRequest, out grpc.ServerStreami
 	if err != nil {
 		return s.counted("hot", err)
 	}
-	g := guard{ctx: out.Context(), limit: s.opt.Stall, closed: s.closed}
-	stream := newArrowStream(r.shape, func(c *readstatev1.ArrowChunk) error {
-		s.opt.Meter.Sent(partHot, c.GetRows(), int64(len(c.GetData())))
+	g := guard{ctx: out.Context(), limit: s.opt.Stall}
+	stream := newArrowStream(r.shape, s.opt.Meter, func(c *readstatev1.ArrowChunk) error {
 		return g.send(func() error { return out.Send(&readstatev1.ReadHotResponse{Chunk: c}) })
 	})
 	if err = writePieces(stream, r, pieces, nil); err == nil {
@@ -35,8 +34,7 @@ func (s *Server) ReadHot(req *readstatev1.ReadHotRequest, out grpc.ServerStreami
 	return s.counted("hot", err)
 }
 
-// writePieces writes the rows of hot pieces; more is asked after each batch
-// whether there shall be another, nil means always.
+// writePieces writes the rows of hot pieces, up to the limit.
 func writePieces(stream *arrowStream, r *read, pieces []readview.Piece, limit *rowLimit) error {
 	for _, p := range pieces {
 		if p.Append.Rows == 0 {
@@ -50,7 +48,7 @@ func writePieces(stream *arrowStream, r *read, pieces []readview.Piece, limit *r
 			return err
 		}
 		rec = limit.cut(rec)
-		err = stream.write(rec)
+		err = stream.write(partHot, rec)
 		rec.Release()
 		if err != nil {
 			return err
@@ -113,16 +111,14 @@ func (s *Server) scan(req *readstatev1.ScanRequest, out grpc.ServerStreamingServ
 	if err != nil {
 		return err
 	}
-	g := guard{ctx: ctx, limit: s.opt.Stall, closed: s.closed}
+	g := guard{ctx: ctx, limit: s.opt.Stall}
 	err = g.send(func() error {
 		return out.Send(&readstatev1.ScanResponse{Message: &readstatev1.ScanResponse_Begin{Begin: head}})
 	})
 	if err != nil {
 		return err
 	}
-	part := partCold
-	stream := newArrowStream(r.shape, func(c *readstatev1.ArrowChunk) error {
-		s.opt.Meter.Sent(part, c.GetRows(), int64(len(c.GetData())))
+	stream := newArrowStream(r.shape, s.opt.Meter, func(c *readstatev1.ArrowChunk) error {
 		return g.send(func() error {
 			return out.Send(&readstatev1.ScanResponse{Message: &readstatev1.ScanResponse_Chunk{Chunk: c}})
 		})
@@ -133,7 +129,6 @@ func (s *Server) scan(req *readstatev1.ScanRequest, out grpc.ServerStreamingServ
 			return err
 		}
 	}
-	part = partHot
 	if req.GetPart() != readstatev1.ScanPart_SCAN_PART_COLD {
 		if err := writePieces(stream, r, r.pieces, limit); err != nil {
 			return err
@@ -168,7 +163,7 @@ func (s *Server) writeScan(ctx context.Context, stream *arrowStream, scan ColdSc
 			return err
 		}
 		rec = limit.cut(rec)
-		err = stream.write(rec)
+		err = stream.write(partCold, rec)
 		rec.Release()
 		if err != nil {
 			return err

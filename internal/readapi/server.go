@@ -75,7 +75,7 @@ type Server struct {
 	closed    chan struct{}
 }
 
-// New returns a server. Close it to end its streams and leases.
+// New returns a server. Close it before the connections are drained.
 func New(o Options) *Server {
 	if o.MaxLease <= 0 {
 		o.MaxLease = DefaultMaxLease
@@ -95,7 +95,7 @@ func New(o Options) *Server {
 	return &Server{opt: o, leases: newLeases(o.LeaseBytes, o.Meter), closed: make(chan struct{})}
 }
 
-// Close ends all leases and tells open streams to end.
+// Close ends leases, tails and waits. Streams that have an end are let finish.
 func (s *Server) Close() {
 	s.closeOnce.Do(func() {
 		close(s.closed)

@@ -22,7 +22,7 @@ const chunkBytes = 1 << 20
 type guard struct {
 	ctx    context.Context //nolint:containedctx // the guard lives as long as one call
 	limit  time.Duration
-	closed <-chan struct{}
+	closed <-chan struct{} // ends a stream that has no end of its own; nil for others, which are let finish
 }
 
 func (g guard) send(send func() error) error {
@@ -46,15 +46,17 @@ func (g guard) send(send func() error) error {
 // Nothing in it depends on time or on the reader, so the same batches make the
 // same chunks.
 type arrowStream struct {
-	send func(*readstatev1.ArrowChunk) error
-	w    *ipc.Writer
-	buf  []byte
-	rows int64 // that end in buf
-	err  error // of a send; the ipc writer may hide it
+	send    func(*readstatev1.ArrowChunk) error
+	meter   Meter
+	w       *ipc.Writer
+	buf     []byte
+	rows    int64 // that end in buf
+	written int64 // bytes in all
+	err     error // of a send; the ipc writer may hide it
 }
 
-func newArrowStream(shape *schema.Schema, send func(*readstatev1.ArrowChunk) error) *arrowStream {
-	s := &arrowStream{send: send}
+func newArrowStream(shape *schema.Schema, meter Meter, send func(*readstatev1.ArrowChunk) error) *arrowStream {
+	s := &arrowStream{send: send, meter: meter}
 	s.w = ipc.NewWriter(s, ipc.WithSchema(shape.Arrow()))
 	return s
 }
@@ -63,6 +65,7 @@ func newArrowStream(shape *schema.Schema, send func(*readstatev1.ArrowChunk) err
 // so the end of a batch always lies in the chunk that is still open.
 func (s *arrowStream) Write(b []byte) (int, error) {
 	n := len(b)
+	s.written += int64(n)
 	for len(b) > 0 {
 		if len(s.buf) == chunkBytes {
 			if err := s.flush(); err != nil {
@@ -83,12 +86,14 @@ func (s *arrowStream) flush() error {
 	return s.err
 }
 
-// write adds one batch; one without rows adds nothing.
-func (s *arrowStream) write(rec arrow.RecordBatch) error {
+// write adds one batch of hot or cold rows; one without rows adds nothing.
+func (s *arrowStream) write(part string, rec arrow.RecordBatch) error {
 	if rec.NumRows() == 0 {
 		return nil
 	}
+	before := s.written
 	err := s.w.Write(rec)
+	s.meter.Sent(part, rec.NumRows(), s.written-before)
 	if s.err != nil {
 		return s.err
 	}
