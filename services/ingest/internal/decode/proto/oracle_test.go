@@ -1,6 +1,8 @@
 package proto
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/big"
 	"strings"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
@@ -107,6 +110,38 @@ func oracleValue(fd protoreflect.FieldDescriptor, v protoreflect.Value) any {
 			panic(notARow("duration"))
 		}
 		return total.Int64()
+	case strings.HasPrefix(string(fd.Name()), "json_") || fd.Name() == "value" && strings.HasPrefix(string(fd.Parent().Name()), "Json"):
+		text, err := protojson.Marshal(m.Interface())
+		var compact bytes.Buffer
+		if err != nil || json.Compact(&compact, text) != nil {
+			panic(notARow("json"))
+		}
+		return compact.String()
+	case full == "google.type.Date":
+		y, mo, d := get(1).Int(), get(2).Int(), get(3).Int()
+		if y == 0 && mo == 0 && d == 0 {
+			return nil
+		}
+		t, err := time.Parse(time.DateOnly, fmt.Sprintf("%04d-%02d-%02d", y, mo, d))
+		if err != nil || y == 0 {
+			panic(notARow("date"))
+		}
+		return t.Format(time.DateOnly)
+	case full == "google.type.TimeOfDay":
+		h, mi, s, n := get(1).Int(), get(2).Int(), get(3).Int(), get(4).Int()
+		micros := h*3600e6 + mi*60e6 + s*1e6 + n/1000
+		if min(h, mi, s, n) < 0 || h > 24 || mi > 59 || s > 60 || n > 999999999 || h == 24 && micros > 86400e6 {
+			panic(notARow("time of day"))
+		}
+		return micros
+	case full == "google.type.Decimal":
+		return oracleValue(m.Descriptor().Fields().ByNumber(1), get(1))
+	case full == "google.protobuf.FieldMask":
+		var paths []string
+		for i := range get(1).List().Len() {
+			paths = append(paths, get(1).List().Get(i).String())
+		}
+		return strings.Join(paths, ",")
 	case strings.HasPrefix(full, "google.protobuf.") && strings.HasSuffix(full, "Value"):
 		return oracleValue(m.Descriptor().Fields().ByNumber(1), get(1))
 	}

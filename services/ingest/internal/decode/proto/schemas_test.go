@@ -92,6 +92,26 @@ message Sub { int64 v = 1; string s = 2; }
 enum Shut { option features.enum_type = CLOSED; ONE = 1; TWO = 2; }
 `
 
+// special has the messages that become one value; what becomes JSON is named so.
+const special = `
+syntax = "proto3";
+package special;
+import "google/protobuf/struct.proto";
+import "google/protobuf/field_mask.proto";
+import "google/type/date.proto";
+import "google/type/timeofday.proto";
+import "google/type/decimal.proto";
+message Tree { int32 v = 1; Tree json_left = 2; repeated Tree json_many = 3; map<string, Tree> json_by = 4; }
+message S {
+  google.protobuf.Struct json_s = 1; google.protobuf.Value json_v = 2; repeated google.protobuf.Value json_r = 3;
+  map<int32, google.protobuf.Struct> json_m = 4; Tree tree = 5; repeated Tree trees = 6; S json_self = 7;
+  google.protobuf.FieldMask mask = 8; repeated google.protobuf.FieldMask masks = 9;
+  google.type.Date date = 10; repeated google.type.Date dates = 11; map<int32, google.type.Date> datem = 12;
+  google.type.TimeOfDay tod = 13; google.type.Decimal dec = 14; map<bool, google.type.Decimal> decm = 15;
+  oneof o { google.protobuf.Value json_o = 16; google.type.Date od = 17; Tree ot = 18; google.protobuf.FieldMask om = 19; string os = 20; }
+}
+`
+
 // Shapes of the speed notes.
 const shapes = `
 syntax = "proto3";
