@@ -93,7 +93,7 @@ type Resolved struct {
 	Vector   ident.Vector // of the token
 }
 
-// Resolve finds the rows of a token. Its errors are InvalidArgument (a token of
+// Resolve finds the rows of a token. Its errors are Fenced (a token of
 // another table), NotReady, NotYet (its rows are not visible here yet),
 // EpochChanged (its log epoch ended before the table covered it) and TooOld
 // (that epoch is no longer remembered).
@@ -102,7 +102,7 @@ func (v *View) Resolve(tok Token) (Resolved, error) {
 		return Resolved{}, fault.New(fault.NotReady, "the table log has no state yet: try again")
 	}
 	if tok.Table != v.commit.Table {
-		return Resolved{}, fault.New(fault.InvalidArgument, "the token belongs to table uuid %s, this table is %s", tok.Table, v.commit.Table)
+		return Resolved{}, fault.New(fault.Fenced, "the token belongs to table uuid %s, this table is %s", tok.Table, v.commit.Table)
 	}
 	if err := v.answerable(tok); err != nil {
 		return Resolved{}, err

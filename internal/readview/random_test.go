@@ -180,7 +180,7 @@ type held struct {
 // G3, G4: views that start, lag, cut off and resume at random moments always
 // show each row exactly once, and a token always gives the rows it gave first.
 func TestRandomHandOversShowEachRowOnceAndTokensKeepTheirAnswer(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(40) {
 		w := newWorld(seed)
 		views := []*View{New(), New(), New()}
 		for _, v := range views {
@@ -188,7 +188,7 @@ func TestRandomHandOversShowEachRowOnceAndTokensKeepTheirAnswer(t *testing.T) {
 		}
 		var tokens []held
 		answered := 0
-		for range 160 {
+		for range 120 {
 			w.step()
 			v := views[w.r.IntN(len(views))]
 			switch w.r.IntN(8) {
@@ -215,7 +215,9 @@ func TestRandomHandOversShowEachRowOnceAndTokensKeepTheirAnswer(t *testing.T) {
 				continue
 			}
 			answered++
-			require.Equal(t, h.rows, w.reread(r), "seed %d: G3", seed)
+			if got := w.reread(r); !slices.Equal(h.rows, got) {
+				require.Equal(t, h.rows, got, "seed %d: G3", seed)
+			}
 		}
 		require.Positive(t, answered)
 	}
@@ -244,8 +246,9 @@ func (w *world) check(t *testing.T, seed uint64, v *View) held {
 	i := 0
 	for _, p := range sortedParts(w.parts) { // G4: each offset below the position once
 		for o := range want[p] {
-			require.Equal(t, p, rows[i].p, "seed %d", seed)
-			require.Equal(t, o, rows[i].offset, "seed %d: G4", seed)
+			if i >= len(rows) || rows[i].p != p || rows[i].offset != o {
+				t.Fatalf("seed %d: G4: row %d is not offset %d of %s", seed, i, o, p)
+			}
 			i++
 		}
 	}

@@ -126,7 +126,7 @@ func TestEpochVoidsWhatIsHotAndRemembersWhatTheTableCovered(t *testing.T) {
 	require.NoError(t, err, "a token without hot rows is answered by its snapshot alone")
 	inside.Table = ident.UUID{5}
 	_, err = v.Resolve(inside)
-	require.ErrorIs(t, err, fault.Of(fault.InvalidArgument))
+	require.ErrorIs(t, err, fault.Of(fault.Fenced))
 }
 
 func TestLatestSchemaIsTheHighestIDPublishedLast(t *testing.T) {

@@ -122,7 +122,7 @@ func plainTCP(b *testing.B, batches []*event.Append) float64 {
 		got <- err
 		_ = c.Close()
 	}()
-	c, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", l.Addr().String())
+	c, err := (&net.Dialer{}).DialContext(b.Context(), "tcp", l.Addr().String())
 	require.NoError(b, err)
 	start := time.Now()
 	for i := range b.N {

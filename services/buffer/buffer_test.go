@@ -1,7 +1,6 @@
 package buffer_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"syscall"
@@ -40,7 +39,7 @@ func TestNoAppendOrReadBeforeTheCommitterHasOpenedTheTable(t *testing.T) {
 	_, err = b.read.BeginRead(b.ctx(), &readstatev1.BeginReadRequest{Table: orders})
 	require.Error(t, err)
 
-	f := b.follow(orders, committer, nil, 0)
+	f := b.follow(committer, nil, 0)
 	out := b.openTable(orders, state(1, 0, ident.Vector{p0: 0, p1: 0}, ident.LSNState{}))
 	wanted := f.next().Msg.GetEpochWanted()
 	require.Equal(t, out.GetEpochWanted().GetNonce(), wanted.GetNonce())
@@ -60,7 +59,7 @@ func TestNoAppendOrReadBeforeTheCommitterHasOpenedTheTable(t *testing.T) {
 func TestAppendedRowsReachFollowersAndReadersAndTheCommittedVectorComesBack(t *testing.T) {
 	b := start(t, file.NewMem())
 	b.serve(orders)
-	f := b.follow(orders, replica, nil, 0)
+	f := b.follow(replica, nil, 0)
 	begin, _ := f.image()
 	s := b.sender(orders)
 	require.Positive(t, s.welcome.GetCredit())
@@ -80,7 +79,7 @@ func TestAppendedRowsReachFollowersAndReadersAndTheCommittedVectorComesBack(t *t
 	require.Equal(t, bufferv1.AppendOutcome_APPEND_OUTCOME_OUT_OF_ORDER, r.GetOutcome())
 	require.Equal(t, int64(5), r.GetAppendedNext())
 
-	require.NoError(t, b.report(orders, state(3, 1, ident.Vector{p0: 5, p1: 2}, firstLSN)))
+	require.NoError(t, b.report(state(3, 1, ident.Vector{p0: 5, p1: 2}, firstLSN)))
 	c := s.until(func(m *bufferv1.AppendResponse) bool { return m.GetCommitted() != nil }).GetCommitted()
 	ps, err := wire.PositionsFromProto(c.GetPositions())
 	require.NoError(t, err)
@@ -88,12 +87,12 @@ func TestAppendedRowsReachFollowersAndReadersAndTheCommittedVectorComesBack(t *t
 	require.Equal(t, int64(3), f.next().Msg.GetCommit().GetSequenceNumber())
 
 	// A follower that comes back with what it knows gets only what it lacks.
-	again := b.follow(orders, replica, begin.GetImageBegin().GetBoot(), 1)
+	again := b.follow(replica, begin.GetImageBegin().GetBoot(), 1)
 	require.Equal(t, event.Seq(2), again.next().Seq)
 	require.Equal(t, uint64(3), again.next().Msg.GetSeq())
 	// Another boot, or an event that is not there: an image, without the released rows.
 	for _, boot := range [][]byte{make([]byte, 16), begin.GetImageBegin().GetBoot()} {
-		fresh := b.follow(orders, replica, boot, 99)
+		fresh := b.follow(replica, boot, 99)
 		_, hot := fresh.image()
 		require.Len(t, hot, 1)
 		require.Equal(t, p1, hot[0].Partition)
@@ -148,7 +147,7 @@ func TestARestartWithItsJournalKeepsLSNs(t *testing.T) {
 	require.Len(t, s.welcome.GetOutstanding(), 3)
 	_, err = b.read.BeginRead(b.ctx(), &readstatev1.BeginReadRequest{Table: orders, At: &readstatev1.At{Position: &readstatev1.At_Token{Token: read.GetToken()}}})
 	require.ErrorIs(t, err, fault.Of(fault.NotYet), "its rows are not back yet")
-	f := b.follow(orders, replica, nil, 0)
+	f := b.follow(replica, nil, 0)
 	f.image()
 	s.accept(entry(t, p1, 0, 4, 10))
 	require.Equal(t, ident.LSN(105), f.next().Entry.LSN)
@@ -175,7 +174,7 @@ func TestALostJournalWantsAnEpochAndClosesNothingElse(t *testing.T) {
 	require.Contains(t, out.GetEpochWanted().GetReason(), "journal")
 	second := ident.LSNState{Start: firstLSN.Reserved, Next: firstLSN.Reserved, Reserved: firstLSN.Reserved + ident.Reservation}
 	require.NoError(t, b.grant(orders, out.GetEpochWanted().GetNonce(), state(3, 2, ident.Vector{p0: 0, p1: 0}, second)))
-	f := b.follow(orders, replica, nil, 0)
+	f := b.follow(replica, nil, 0)
 	f.image()
 	b.sender(orders).accept(entry(t, p0, 0, 5, 10))
 	require.Equal(t, firstLSN.Reserved, f.next().Entry.LSN, "above every LSN of the lost log")
@@ -187,7 +186,7 @@ func TestARereadThatDiffersEndsTheEpochAndClosesStreams(t *testing.T) {
 	b.sender(orders).accept(entry(t, p0, 0, 5, 10))
 	b = b.crash()
 	require.True(t, b.openTable(orders, state(2, 1, ident.Vector{p0: 0, p1: 0}, firstLSN)).GetServing())
-	f := b.follow(orders, committer, nil, 0)
+	f := b.follow(committer, nil, 0)
 	f.image()
 	s, other := b.sender(orders), b.sender(orders)
 	s.send(entry(t, p0, 0, 5, 11)) // another size: another digest
@@ -211,7 +210,7 @@ func TestCreditKeepsHotRowsInsideTheBudget(t *testing.T) {
 	b := start(t, file.NewMem(), "limits.hot.bytes", "1MiB", "limits.batch.bytes", "64KiB", "limits.record.max", "128KiB")
 	b.serve(orders)
 	s := b.sender(orders)
-	f := b.follow(orders, replica, nil, 0)
+	f := b.follow(replica, nil, 0)
 	f.image()
 	const rows, size = 10, 9000
 	credit, next, acked := s.welcome.GetCredit(), int64(0), int64(0)
@@ -234,9 +233,9 @@ func TestCreditKeepsHotRowsInsideTheBudget(t *testing.T) {
 			recv <- m
 		}
 	}()
-	// A polite sender: within its credit, or one message when nothing is outstanding.
-	push := func(until time.Duration) {
-		deadline := time.After(until)
+	// A polite sender: within its credit, or one message when nothing is
+	// outstanding. It goes on until it may not send and hears nothing for a while.
+	push := func() {
 		for {
 			a := entry(t, p0, next, next+rows, size)
 			if credit >= a.Bytes() || acked == next {
@@ -248,21 +247,30 @@ func TestCreditKeepsHotRowsInsideTheBudget(t *testing.T) {
 			select {
 			case m := <-recv:
 				take(m)
-			case <-deadline:
+			case <-time.After(200 * time.Millisecond):
 				return
 			}
 		}
 	}
-	push(500 * time.Millisecond)
-	hot, _ := b.metrics.Value("icestream_buffer_hot_bytes", orders)
-	require.LessOrEqual(t, hot, float64(budget))
+	hot := 0.0
+	for range 50 {
+		push()
+		if hot, _ = b.metrics.Value("icestream_buffer_hot_bytes", orders); hot > budget/2 {
+			break
+		}
+	}
 	require.Greater(t, hot, float64(budget/2))
+	push()
+	hot, _ = b.metrics.Value("icestream_buffer_hot_bytes", orders)
+	require.LessOrEqual(t, hot, float64(budget))
 	stuck := acked
-	push(200 * time.Millisecond)
+	push()
 	require.Equal(t, stuck, acked, "nothing moves while the budget is used up")
 	for seq := int64(3); seq < 8; seq++ {
-		require.NoError(t, b.report(orders, state(seq, 1, ident.Vector{p0: acked, p1: 0}, firstLSN)))
-		push(100 * time.Millisecond)
+		require.NoError(t, b.report(state(seq, 1, ident.Vector{p0: acked, p1: 0}, firstLSN)))
+		for tries := 0; acked == stuck && tries < 50; tries++ {
+			push()
+		}
 		require.Greater(t, acked, stuck, "a commit makes room")
 		stuck = acked
 	}
@@ -274,13 +282,13 @@ func TestCreditKeepsHotRowsInsideTheBudget(t *testing.T) {
 func TestASlowFollowerIsCutOffAndNobodyElseWaits(t *testing.T) {
 	b := start(t, file.NewMem(), "limits.hot.bytes", "64MiB")
 	b.serve(orders)
-	slow := b.follow(orders, replica, nil, 0)
+	slow := b.follow(replica, nil, 0)
 	slow.image() // and then it reads nothing more
 	s := b.sender(orders)
 	for i := range int64(70) {
 		s.accept(entry(t, p0, i*10, i*10+10, 60_000))
 		if i%10 == 9 {
-			require.NoError(t, b.report(orders, state(3+i, 1, ident.Vector{p0: i*10 + 10, p1: 0}, firstLSN)))
+			require.NoError(t, b.report(state(3+i, 1, ident.Vector{p0: i*10 + 10, p1: 0}, firstLSN)))
 		}
 	}
 	for {
@@ -299,12 +307,12 @@ func TestAFollowerThatLeavesInTheMiddleOfAnImageDisturbsNobody(t *testing.T) {
 	for i := range int64(30) {
 		s.accept(entry(t, p0, i*10, i*10+10, 60_000))
 	}
-	half := b.follow(orders, replica, nil, 0)
+	half := b.follow(replica, nil, 0)
 	require.NotNil(t, half.next().Msg.GetImageBegin())
 	half.next()
 	half.cancel()
 	s.accept(entry(t, p0, 300, 301, 10))
-	_, hot := b.follow(orders, replica, nil, 0).image()
+	_, hot := b.follow(replica, nil, 0).image()
 	require.Len(t, hot, 31)
 }
 
@@ -349,7 +357,7 @@ func (b *bed) untilValue(name string, want float64, labels ...string) {
 func TestProgressAndPinsReachTheCommitter(t *testing.T) {
 	b := start(t, file.NewMem())
 	b.serve(orders)
-	f := b.follow(orders, committer, nil, 0)
+	f := b.follow(committer, nil, 0)
 	s := b.sender(orders)
 	require.NoError(t, s.stream.SendMsg(&wire.AppendFrame{Msg: &bufferv1.AppendRequest{Message: &bufferv1.AppendRequest_Progress{
 		Progress: wire.ProgressReportToProto([]event.Progress{{Partition: p0, StableEnd: 500, Fetch: 3, State: event.PartitionRunning}}),
@@ -386,9 +394,9 @@ func TestAZombieCommitterIsFenced(t *testing.T) {
 	b.serve(orders)
 	c := state(9, 1, ident.Vector{p0: 0, p1: 0}, firstLSN)
 	c.WriterEpoch = 0
-	require.ErrorIs(t, b.report(orders, c), fault.Of(fault.Fenced))
+	require.ErrorIs(t, b.report(c), fault.Of(fault.Fenced))
 	c.WriterEpoch, c.Table = 5, ident.UUID{66}
-	require.ErrorIs(t, b.report(orders, c), fault.Of(fault.Fenced))
+	require.ErrorIs(t, b.report(c), fault.Of(fault.Fenced))
 }
 
 func TestAFullDiskShowsAndPassesAndAFailedSyncEndsTheService(t *testing.T) {
@@ -434,10 +442,10 @@ func TestAFullDiskShowsAndPassesAndAFailedSyncEndsTheService(t *testing.T) {
 func TestTheSecondBufferOnADataDirectoryIsRefused(t *testing.T) {
 	fs := file.NewMem()
 	b := start(t, fs)
-	_, err := buffer.New(context.Background(), buffer.Config{Settings: settings(t)}, buffer.Deps{Listener: listen(t), FS: fs})
+	_, err := buffer.New(t.Context(), buffer.Config{Settings: settings(t)}, buffer.Deps{Listener: listen(t), FS: fs})
 	require.ErrorContains(t, err, "another process")
 	b.serve(orders) // the first one does not mind
-	_, err = buffer.New(context.Background(), buffer.Config{}, buffer.Deps{})
+	_, err = buffer.New(t.Context(), buffer.Config{}, buffer.Deps{})
 	require.Equal(t, run.BadConfig, run.CodeOf(err))
 }
 

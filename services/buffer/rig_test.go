@@ -102,7 +102,7 @@ func settings(t testing.TB, values ...string) *config.Config {
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	return l
 }
@@ -119,10 +119,10 @@ func startOn(t testing.TB, fs file.FS, cfg *config.Config) *bed {
 	var err error
 	b := &bed{t: t, metrics: obs.NewMetrics(nil)}
 	b.health = obs.NewHealth(b.metrics)
-	b.svc, err = buffer.New(context.Background(), buffer.Config{Settings: cfg, Heartbeat: 50 * time.Millisecond, Drain: 2 * time.Second},
+	b.svc, err = buffer.New(t.Context(), buffer.Config{Settings: cfg, Heartbeat: 50 * time.Millisecond, Drain: 2 * time.Second},
 		buffer.Deps{Listener: listen(t), FS: fs, Metrics: b.metrics, Health: b.health})
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- b.svc.Run(ctx) }()
 	b.conn, err = rpc.Dial(b.svc.Addr(), rpc.Options{Service: "test", Codec: wire.Codec{}, ToStatus: wire.ToStatus, FromStatus: wire.FromStatus})
@@ -160,8 +160,8 @@ func (b *bed) grant(name string, nonce uint64, c event.Commit) error {
 	return err
 }
 
-func (b *bed) report(name string, c event.Commit) error {
-	_, err := b.log.ReportCommit(b.ctx(), &bufferv1.ReportCommitRequest{Table: name, Commit: wire.CommitToProto(&c)})
+func (b *bed) report(c event.Commit) error {
+	_, err := b.log.ReportCommit(b.ctx(), &bufferv1.ReportCommitRequest{Table: orders, Commit: wire.CommitToProto(&c)})
 	return err
 }
 
@@ -251,11 +251,11 @@ type follower struct {
 	cancel context.CancelFunc
 }
 
-func (b *bed) follow(name string, role bufferv1.FollowerRole, boot []byte, seq uint64) *follower {
+func (b *bed) follow(role bufferv1.FollowerRole, boot []byte, seq uint64) *follower {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	b.t.Cleanup(cancel)
-	stream, err := b.log.Follow(ctx, &bufferv1.FollowRequest{Table: name, Role: role, Follower: "f", Boot: boot, Seq: seq})
+	stream, err := b.log.Follow(ctx, &bufferv1.FollowRequest{Table: orders, Role: role, Follower: "f", Boot: boot, Seq: seq})
 	require.NoError(b.t, err)
 	return &follower{b.t, stream, cancel}
 }

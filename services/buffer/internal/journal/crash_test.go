@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
@@ -38,7 +37,7 @@ func TestACrashAtEveryStepKeepsAtLeastWhatWasAcknowledged(t *testing.T) {
 		table string
 		evs   []event.Event
 	}
-	steps := []step{{"a", []event.Event{epoch(1, 0), schema("fp")}}, {"b", []event.Event{epoch(1, 3)}}}
+	steps := []step{{"a", []event.Event{epoch(1, 0), schema()}}, {"b", []event.Event{epoch(1, 3)}}}
 	for i := range int64(12) {
 		steps = append(steps, step{"a", []event.Event{entry(i*10, i*10+10, 0)}})
 		steps[len(steps)-1].evs[0].Append.LSN += 100 + entryLSN(i)
@@ -69,7 +68,7 @@ func TestACrashAtEveryStepKeepsAtLeastWhatWasAcknowledged(t *testing.T) {
 	require.NoError(t, j.begin())
 	for _, st := range steps {
 		j.Append(st.table, st.evs, func(err error) { require.NoError(t, err); acked++ })
-		require.NoError(t, j.drain(context.Background()))
+		require.NoError(t, j.drain(t.Context()))
 	}
 	require.Equal(t, len(steps), acked)
 	require.Greater(t, j.number, uint64(3), "the run must cross segments")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/file"
@@ -83,10 +84,11 @@ func (r Record) String() string {
 }
 
 func describe(c *event.Commit) string {
-	out := fmt.Sprintf("table uuid %s snapshot %d sequence %d log epoch %d writer epoch %d LSN %d/%d/%d",
+	var out strings.Builder
+	fmt.Fprintf(&out, "table uuid %s snapshot %d sequence %d log epoch %d writer epoch %d LSN %d/%d/%d",
 		c.Table, c.SnapshotID, c.SequenceNumber, c.LogEpoch, c.WriterEpoch, c.LSN.Start, c.LSN.Next, c.LSN.Reserved)
 	for _, p := range c.Positions.Vector().Partitions() {
-		out += fmt.Sprintf(" %s=%d", p, c.Positions[p].Next)
+		fmt.Fprintf(&out, " %s=%d", p, c.Positions[p].Next)
 	}
-	return out
+	return out.String()
 }

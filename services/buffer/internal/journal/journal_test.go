@@ -27,7 +27,7 @@ import (
 var update = flag.Bool("update", false, "rewrite golden files")
 
 var (
-	quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet = slog.New(slog.DiscardHandler)
 	part  = ident.Partition{Pipeline: "orders", Topic: "orders", TopicID: ident.UUID{9, 8}, Number: 3}
 )
 
@@ -53,8 +53,8 @@ func epoch(seq, next int64) event.Event {
 	return event.Event{Epoch: &event.Epoch{Commit: state(seq, next)}}
 }
 
-func schema(name string) event.Event {
-	return event.Event{Schema: &event.Schema{Fingerprint: name, TableSchemaID: 2, Columns: []byte(`{"columns":[]}`)}}
+func schema() event.Event {
+	return event.Event{Schema: &event.Schema{Fingerprint: "fp", TableSchemaID: 2, Columns: []byte(`{"columns":[]}`)}}
 }
 
 // running is a journal with its writer.
@@ -72,7 +72,7 @@ func start(t *testing.T, fs file.FS, change ...func(*Options)) *running {
 	}
 	j, rec, err := Open(opt)
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	out := make(chan error, 1)
 	go func() { out <- j.Run(ctx) }()
 	once := sync.OnceValue(func() error { cancel(); return <-out })
@@ -91,7 +91,7 @@ func TestARestartRemembersWhatIsOutstandingAndForgetsWhatIsCommitted(t *testing.
 	fs := file.NewMem()
 	j := start(t, fs)
 	require.Empty(t, j.rec.Tables)
-	require.NoError(t, j.put("a", epoch(1, 0), schema("fp")))
+	require.NoError(t, j.put("a", epoch(1, 0), schema()))
 	require.NoError(t, j.put("a", entry(0, 10, 100), entry(10, 20, 110)))
 	require.NoError(t, j.put("b", epoch(1, 5)))
 	require.NoError(t, j.put("a", commit(2, 12)))
@@ -102,7 +102,7 @@ func TestARestartRemembersWhatIsOutstandingAndForgetsWhatIsCommitted(t *testing.
 		a := j.rec.Tables["a"]
 		require.Equal(t, state(2, 12), a.Image.Commit)
 		require.Equal(t, ident.LSN(120), a.NextLSN)
-		require.Equal(t, []event.Schema{*schema("fp").Schema}, a.Image.Schemas)
+		require.Equal(t, []event.Schema{*schema().Schema}, a.Image.Schemas)
 		require.Len(t, a.Image.Hot, 1)
 		want := *entry(10, 20, 110).Append
 		want.RowBatch = nil
@@ -323,12 +323,12 @@ func TestRotIsNeverTakenForATornTail(t *testing.T) {
 func TestGoldenBytes(t *testing.T) {
 	b := segmentHeader{number: 4, id: ident.UUID{1, 2, 3}, firstGroup: 77}.encode()
 	var payload []byte
-	for _, ev := range []event.Event{epoch(1, 0), schema("fp"), entry(0, 10, 100), commit(2, 5)} {
+	for _, ev := range []event.Event{epoch(1, 0), schema(), entry(0, 10, 100), commit(2, 5)} {
 		payload = appendEvent(payload, "shop.orders", ev)
 	}
 	b = appendGroup(b, 77, payload)
 	img := event.Image{
-		Commit: state(2, 5), Schemas: []event.Schema{*schema("fp").Schema},
+		Commit: state(2, 5), Schemas: []event.Schema{*schema().Schema},
 		Ended: []event.EndedEpoch{{Epoch: 0, Base: ident.Vector{part: 1}}}, Hot: []*event.Append{entry(0, 10, 100).Append},
 	}
 	b = appendGroup(b, 78, appendImage(nil, "shop.orders", img, 110))
@@ -356,7 +356,7 @@ func TestGoldenBytes(t *testing.T) {
 func TestDumpPrintsEveryRecordAndChangesNothing(t *testing.T) {
 	fs := file.NewMem()
 	j := start(t, fs)
-	require.NoError(t, j.put("shop.orders", epoch(1, 0), schema("fp"), entry(0, 10, 100), commit(2, 5)))
+	require.NoError(t, j.put("shop.orders", epoch(1, 0), schema(), entry(0, 10, 100), commit(2, 5)))
 	require.NoError(t, j.stop())
 	fs.Before(func(op file.Op, name string) error { return errors.New("dump must not " + string(op)) })
 	var out strings.Builder

@@ -135,7 +135,7 @@ func malformed(h *event.Header) string {
 	at := h.Range.First
 	for _, s := range h.Skips {
 		if s.Empty() || s.First < at || s.Next > h.Range.Next || s.Reason == event.SkipUnspecified {
-			return "a skipped run " + s.Range.String() + " lies outside the range, out of order or has no reason"
+			return "a skipped run " + s.String() + " lies outside the range, out of order or has no reason"
 		}
 		at = s.Next
 		skipped += s.Len()

@@ -33,6 +33,7 @@ func (m *Machine) Done(s *Step) ([]event.Event, error) {
 		return nil, fault.New(fault.NotReady, "table %s: a new log epoch is needed (%s)", m.name, m.request.Reason)
 	}
 	switch s.turn {
+	case turnNone:
 	case turnOpen:
 		m.pending, m.state = false, Serving
 		s.image.Boot, s.image.Seq = m.boot, m.seq
