@@ -68,9 +68,9 @@ func TestRecordsBecomeRowsAndBadOnesHarmNobody(t *testing.T) { // O1, K11, G1, G
 	w.ready(i)
 	n, ok := i.metrics.Value("icestream_ingest_rows_total", "p", "orders", "0")
 	require.True(t, ok)
-	require.EqualValues(t, 994, n)
+	require.Equal(t, 994, int(n))
 	n, _ = i.metrics.Value("icestream_ingest_quarantined_total", "p", "orders", "schema_unknown")
-	require.EqualValues(t, 1, n)
+	require.Equal(t, 1, int(n))
 }
 
 func TestOffsetsAreCommittedAfterTheTableAndARestartAddsNothing(t *testing.T) { // K4, G2
@@ -270,7 +270,7 @@ func TestLostOffsetsAreRecordedWhereThePipelineSaysSo(t *testing.T) { // K1
 	require.Equal(t, "skip lost", got[24])
 	require.Equal(t, "o25", got[25])
 	n, _ := i.metrics.Value("icestream_ingest_lost_offsets_total", "p", "orders", "0")
-	require.EqualValues(t, 15, n)
+	require.Equal(t, 15, int(n))
 }
 
 func TestNewPartitionsBeginAtTheEarliestWhateverTheStart(t *testing.T) { // K7

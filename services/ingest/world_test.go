@@ -43,7 +43,7 @@ import (
 type world struct {
 	committerv1.UnimplementedTableServiceServer
 
-	t        *testing.T
+	t        testing.TB
 	kafka    *kfake.Cluster
 	producer *kgo.Client
 	registry *httptest.Server
@@ -86,7 +86,7 @@ package shop;
 message Order { string id = 1; int64 units = 2; %s }
 message Other { string name = 1; }`
 
-func newWorld(t *testing.T, pipeline string, topics ...kfake.Opt) *world {
+func newWorld(t testing.TB, pipeline string, topics ...kfake.Opt) *world {
 	t.Helper()
 	w := &world{
 		t: t, schemas: map[int]string{1: fmt.Sprintf(registryProto, ""), 2: fmt.Sprintf(registryProto, "string note = 3;")},
@@ -108,7 +108,7 @@ func newWorld(t *testing.T, pipeline string, topics ...kfake.Opt) *world {
 	require.NoError(t, err)
 	committerv1.RegisterTableServiceServer(srv.Registrar(), w)
 	bufferv1.RegisterTableLogServiceServer(srv.Registrar(), tableLog{w: w})
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // ends after the services
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
@@ -154,14 +154,14 @@ func (w *world) start() *instance {
 	})
 	require.NoError(w.t, err)
 	i.s = s
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	i.cancel = cancel
 	go func() { i.done <- s.Run(ctx) }()
 	w.t.Cleanup(func() { i.stop(w.t) })
 	return i
 }
 
-func (i *instance) stop(t *testing.T) {
+func (i *instance) stop(t testing.TB) {
 	t.Helper()
 	if i.cancel == nil {
 		return

@@ -3,6 +3,7 @@ package batch
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -306,7 +307,7 @@ func (b *Builder) cutRows(e *Entry) error {
 	}
 	n := b.rows.Rows()
 	cols := b.rows.Finish()
-	cols = append(cols[:len(cols):len(cols)], b.meta.finish()...)
+	cols = append(slices.Clip(cols), b.meta.finish()...)
 	rec := array.NewRecordBatch(b.target.Schema, cols, int64(n))
 	slices, size, err := arrowx.Encode(rec)
 	if err != nil {

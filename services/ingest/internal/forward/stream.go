@@ -121,23 +121,18 @@ func (s *Stream) Knows(fingerprint string) bool {
 func (s *Stream) Run(ctx context.Context) error {
 	wait := s.o.Backoff.Start()
 	for {
-		began := time.Now()
-		err := s.once(ctx)
+		welcomed, err := s.once(ctx)
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
-		if time.Since(began) > time.Minute {
+		if welcomed { // the log was there: it is probably back at once
 			wait.Reset()
 		}
 		s.o.State(err)
 		s.o.Log.Warn("append stream is down", "table", s.o.Table, "pipeline", s.o.Pipeline, "error", err)
 		var after time.Duration
-		var f *fault.Error
-		if errors.As(err, &f) {
+		if f, ok := errors.AsType[*fault.Error](err); ok {
 			after = f.RetryAfter
-		}
-		if errors.Is(err, errClosed) { // an orderly end: the log waits for the new hello
-			wait.Reset()
 		}
 		if err := wait.Wait(ctx, after); err != nil {
 			return err
@@ -147,38 +142,38 @@ func (s *Stream) Run(ctx context.Context) error {
 
 var errClosed = errors.New("the log closed the stream")
 
-// once runs one life of the stream to its end.
-func (s *Stream) once(ctx context.Context) error {
+// once runs one life of the stream to its end; welcomed says whether it began.
+func (s *Stream) once(ctx context.Context) (welcomed bool, _ error) {
 	conn, err := s.o.Connect(ctx)
 	if err != nil {
-		return fmt.Errorf("finding the buffer of table %s: %w", s.o.Table, err)
+		return false, fmt.Errorf("finding the buffer of table %s: %w", s.o.Table, err)
 	}
 	sctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stream, err := bufferv1.NewTableLogServiceClient(conn).Append(sctx)
 	if err != nil {
-		return fmt.Errorf("opening the append stream of table %s: %w", s.o.Table, wire.FromStatus(err))
+		return false, fmt.Errorf("opening the append stream of table %s: %w", s.o.Table, wire.FromStatus(err))
 	}
 	hello := &bufferv1.AppendRequest{Message: &bufferv1.AppendRequest_Hello{Hello: &bufferv1.AppendHello{
 		Table: s.o.Table, Pipeline: s.o.Pipeline, Ingest: s.o.Instance,
 	}}}
 	if err := stream.SendMsg(&wire.AppendFrame{Msg: hello}); err != nil {
-		return s.broken(stream, err)
+		return false, s.broken(stream, err)
 	}
 	first, err := stream.Recv()
 	if err != nil {
-		return s.receiving(err)
+		return false, s.receiving(err)
 	}
 	l := &life{stream: stream, cancel: cancel}
 	if err := s.welcome(l, first); err != nil {
-		return err
+		return false, err
 	}
 	err = s.receive(l)
 	if cause := context.Cause(sctx); cause != nil && ctx.Err() == nil {
 		err = cause // the end was our own doing
 	}
 	s.end(l, err)
-	return err
+	return true, err
 }
 
 // broken is the error of a stream that could not be written to: the reason comes with the next receive.

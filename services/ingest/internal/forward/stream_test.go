@@ -29,10 +29,9 @@ type scripted struct {
 }
 
 type serverStream struct {
-	t    *testing.T
-	s    grpc.BidiStreamingServer[bufferv1.AppendRequest, bufferv1.AppendResponse]
-	end  chan error
-	once sync.Once
+	t   *testing.T
+	s   grpc.BidiStreamingServer[bufferv1.AppendRequest, bufferv1.AppendResponse]
+	end chan error
 }
 
 func (s *scripted) Append(st grpc.BidiStreamingServer[bufferv1.AppendRequest, bufferv1.AppendResponse]) error {
@@ -132,8 +131,8 @@ func entry(first, next int64) *event.Append {
 
 type released struct{ ch chan bool }
 
-func (r released) out(first, next, size int64) Outgoing {
-	return Outgoing{Entry: entry(first, next), RowSlices: [][]byte{[]byte("ab"), []byte("cd")}, Size: size, Release: func(stored bool) { r.ch <- stored }}
+func (r released) out(first, next int64) Outgoing {
+	return Outgoing{Entry: entry(first, next), RowSlices: [][]byte{[]byte("ab"), []byte("cd")}, Size: 100, Release: func(stored bool) { r.ch <- stored }}
 }
 
 func TestLaneStartsWhereTheLogStandsAndKeepsItsBounds(t *testing.T) { // design section 2, Restart
@@ -163,7 +162,7 @@ func TestEntryIsSentWithoutCopyAndReleasedByItsAnswer(t *testing.T) {
 	l, err := f.stream.Join(t.Context(), tp(), 0)
 	require.NoError(t, err)
 	r := released{make(chan bool, 1)}
-	require.NoError(t, l.Send(t.Context(), r.out(0, 10, 100)))
+	require.NoError(t, l.Send(t.Context(), r.out(0, 10)))
 	got := ss.recv()
 	require.Equal(t, "abcd", string(got.Entry.RowBatch))
 	require.False(t, l.Idle())
@@ -190,14 +189,14 @@ func TestRefusalEndsTheLaneAndTheNextStartsWhereTheLogSays(t *testing.T) {
 			l, err := f.stream.Join(t.Context(), tp(), 0)
 			require.NoError(t, err)
 			r := released{make(chan bool, 2)}
-			require.NoError(t, l.Send(t.Context(), r.out(0, 10, 100)))
-			require.NoError(t, l.Send(t.Context(), r.out(10, 20, 100)))
+			require.NoError(t, l.Send(t.Context(), r.out(0, 10)))
+			require.NoError(t, l.Send(t.Context(), r.out(10, 20)))
 			first, second := ss.recv(), ss.recv()
 			ss.answer(first.Entry, outcome, 4)
 			require.False(t, <-r.ch)
 			<-l.Done()
 			require.ErrorIs(t, l.Err(), cause)
-			require.Error(t, l.Send(t.Context(), r.out(20, 30, 100)), "nothing follows on an ended lane")
+			require.Error(t, l.Send(t.Context(), r.out(20, 30)), "nothing follows on an ended lane")
 			require.False(t, <-r.ch)
 			l, err = f.stream.Join(t.Context(), tp(), 0)
 			require.NoError(t, err)
@@ -216,16 +215,16 @@ func TestSenderWaitsForCreditAndForItsWindow(t *testing.T) { // G7
 	l, err := f.stream.Join(t.Context(), tp(), 0)
 	require.NoError(t, err)
 	r := released{make(chan bool, 4)}
-	require.NoError(t, l.Send(t.Context(), r.out(0, 1, 100)), "one message always passes when nothing is in flight")
+	require.NoError(t, l.Send(t.Context(), r.out(0, 1)), "one message always passes when nothing is in flight")
 	sent := make(chan error, 1)
-	go func() { sent <- l.Send(t.Context(), r.out(1, 2, 100)) }()
+	go func() { sent <- l.Send(t.Context(), r.out(1, 2)) }()
 	got := ss.recv()
 	ss.send(&bufferv1.AppendResponse{Message: &bufferv1.AppendResponse_Credit{Credit: &bufferv1.Credit{Bytes: 1 << 20}}})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	select {
-	case <-sent:
-		require.Fail(t, "the window is full")
+	case err := <-sent:
+		require.Fail(t, "the window is full", "%v", err)
 	case <-ctx.Done():
 	}
 	ss.answer(got.Entry, bufferv1.AppendOutcome_APPEND_OUTCOME_ACCEPTED, 1)
@@ -239,7 +238,7 @@ func TestBrokenStreamIsOpenedAgainAndGivesEntriesBack(t *testing.T) { // G11
 	l, err := f.stream.Join(t.Context(), tp(), 0)
 	require.NoError(t, err)
 	r := released{make(chan bool, 1)}
-	require.NoError(t, l.Send(t.Context(), r.out(0, 10, 100)))
+	require.NoError(t, l.Send(t.Context(), r.out(0, 10)))
 	ss.recv()
 	ss.end <- errors.New("crash")
 	require.False(t, <-r.ch)

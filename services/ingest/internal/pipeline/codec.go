@@ -30,23 +30,23 @@ type Source interface {
 type Codec interface {
 	// Split takes the schema reference off a value that is not null. Errors are faults of the record.
 	Split(value, header []byte) (frame.Frame, error)
-	// Source finds the schema of a frame. A *RecordFault is the record's; anything else is the dependency's, with
+	// Source finds the schema of a frame. A *RecordError is the record's; anything else is the dependency's, with
 	// fault.Unauthorized for what only an operator can heal.
 	Source(ctx context.Context, f *frame.Frame) (Source, error)
 }
 
-// RecordFault says that a record can never be a row.
-type RecordFault struct {
+// RecordError says that a record can never be a row.
+type RecordError struct {
 	Reason string // short code, kept in the quarantine table and in metrics
 	Text   string
 }
 
 // Error is the fault in words.
-func (f *RecordFault) Error() string { return f.Reason + ": " + f.Text }
+func (f *RecordError) Error() string { return f.Reason + ": " + f.Text }
 
 // reasonOf is the quarantine reason and text of a record's error; ok is false when it is no fault of the record.
 func reasonOf(err error) (reason, text string, ok bool) {
-	var rf *RecordFault
+	var rf *RecordError
 	var fe *frame.Error
 	var pe *proto.Error
 	switch {

@@ -91,7 +91,7 @@ func (h handler) Trouble(err error) {
 	h.p.mu.Unlock()
 	if (old == nil) != (err == nil) || (old != nil && old.Error() != err.Error()) {
 		if err != nil {
-			h.p.c.Log.Warn("Kafka is not as it should be", "pipeline", h.p.Name(), "error", err)
+			h.p.c.Log.Warn("trouble with the Kafka cluster or group", "pipeline", h.p.Name(), "error", err)
 		}
 		h.p.changed()
 	}

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -59,7 +60,7 @@ type Pipeline struct {
 	start    source.Start
 	consumer *source.Consumer
 
-	ctx    context.Context // of Run: the lifetime of streams and workers
+	ctx    context.Context //nolint:containedctx // the lifetime of Run, for what the source's callbacks start
 	cancel context.CancelFunc
 	group  sync.WaitGroup
 
@@ -217,10 +218,7 @@ func (p *Pipeline) report() {
 	for _, w := range p.workers {
 		workers = append(workers, w)
 	}
-	tables := make(map[string]*table, len(p.tables))
-	for n, t := range p.tables {
-		tables[n] = t
-	}
+	tables := maps.Clone(p.tables)
 	paused := p.paused
 	p.mu.Unlock()
 	by := map[string][]event.Progress{}

@@ -60,7 +60,7 @@ func (c *Protobuf) Source(ctx context.Context, f *frame.Frame) (Source, error) {
 	}
 	candidate, err := proto.Candidate(md, c.Options)
 	if err != nil {
-		return nil, &RecordFault{ReasonSchemaInvalid, fmt.Sprintf("mapping message %s of %s: %v", md.FullName(), ref, err)}
+		return nil, &RecordError{ReasonSchemaInvalid, fmt.Sprintf("mapping message %s of %s: %v", md.FullName(), ref, err)}
 	}
 	return &protoSource{md: md, name: fmt.Sprintf("%s, message %s", ref, md.FullName()), candidate: candidate, options: c.Options}, nil
 }
@@ -77,7 +77,7 @@ func (c *Protobuf) message(s *registry.Schema, f *frame.Frame) (protoreflect.Mes
 	}
 	md, err := s.Message(pathOf(f))
 	if err == nil && md.FullName() != want.FullName() {
-		return nil, &RecordFault{"message_other", fmt.Sprintf("the record is a %s, the pipeline reads %s", md.FullName(), c.Message)}
+		return nil, &RecordError{"message_other", fmt.Sprintf("the record is a %s, the pipeline reads %s", md.FullName(), c.Message)}
 	}
 	return md, err
 }
@@ -92,14 +92,14 @@ func pathOf(f *frame.Frame) []int {
 // registryFault tells the record's faults from the registry's.
 func registryFault(err error) error {
 	var away *registry.UnavailableError
-	var rf *RecordFault
+	var rf *RecordError
 	switch {
 	case errors.As(err, &rf):
 		return err
 	case errors.Is(err, registry.ErrNotFound):
-		return &RecordFault{ReasonSchemaUnknown, err.Error()}
+		return &RecordError{ReasonSchemaUnknown, err.Error()}
 	case errors.Is(err, registry.ErrBadSchema):
-		return &RecordFault{ReasonSchemaInvalid, err.Error()}
+		return &RecordError{ReasonSchemaInvalid, err.Error()}
 	case errors.Is(err, registry.ErrUnauthorized):
 		return fault.New(fault.Unauthorized, "%w", err)
 	case errors.As(err, &away):

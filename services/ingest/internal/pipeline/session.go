@@ -400,7 +400,7 @@ func (s *session) plan(ctx context.Context, f *frame.Frame) (*plan, error) {
 	if s.last != nil && f.ID == s.lastFrame.ID && f.Form == s.lastFrame.Form && string(f.Index) == s.lastIndex && f.GUID == s.lastFrame.GUID {
 		return s.last, nil
 	}
-	wait := backoff.Default().Start()
+	wait := backoff.Policy{Initial: 100 * time.Millisecond, Max: 5 * time.Second, Factor: 2, Jitter: 0.3}.Start()
 	for {
 		pl, err := s.t.planFor(ctx, f)
 		if err == nil {
@@ -413,8 +413,7 @@ func (s *session) plan(ctx context.Context, f *frame.Frame) (*plan, error) {
 		}
 		var stop *stopError
 		var after time.Duration
-		var fe *fault.Error
-		if errors.As(err, &fe) {
+		if fe, ok := errors.AsType[*fault.Error](err); ok {
 			after = fe.RetryAfter
 		}
 		if errors.As(err, &stop) || errors.Is(err, fault.Of(fault.Unauthorized)) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
 	"github.com/icestream/icestream/internal/arrowx"
+	"github.com/icestream/icestream/internal/backoff"
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
@@ -93,6 +95,7 @@ func newTable(p *Pipeline, name string) *table {
 	t := &table{p: p, name: name, opening: newGate(), positions: ident.Positions{}, plans: map[frame.Key]*plan{}, proposing: map[frame.Key]gate{}}
 	t.stream = forward.New(forward.Options{
 		Connect: t.connect, Table: name, Pipeline: p.c.Pipeline.Name, Instance: p.c.Instance, Window: p.c.Window,
+		Backoff:   backoff.Policy{Initial: 50 * time.Millisecond, Max: 2 * time.Second, Factor: 2, Jitter: 0.3},
 		Committed: t.committed, State: t.state, Log: p.c.Log,
 	})
 	return t
@@ -108,6 +111,9 @@ func (t *table) connect(ctx context.Context) (grpc.ClientConnInterface, error) {
 func (t *table) state(err error) {
 	t.mu.Lock()
 	t.down = err
+	if err != nil {
+		t.buffer = "" // the table may have moved: discover its owner again
+	}
 	t.mu.Unlock()
 	t.p.changed()
 }
@@ -115,9 +121,7 @@ func (t *table) state(err error) {
 // committed takes committed positions in and has them committed to the Kafka group.
 func (t *table) committed(ps ident.Positions) {
 	t.mu.Lock()
-	for p, pos := range ps {
-		t.positions[p] = pos
-	}
+	maps.Copy(t.positions, ps)
 	t.mu.Unlock()
 	t.p.commitSoon()
 }
@@ -127,12 +131,6 @@ func (t *table) position(p ident.Partition) (ident.Position, bool) {
 	defer t.mu.Unlock()
 	pos, ok := t.positions[p]
 	return pos, ok
-}
-
-func (t *table) committedPositions() ident.Positions {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.positions.Clone()
 }
 
 // open makes sure that the committer has opened the table and knows the partition, and that the stream runs. With
@@ -154,7 +152,7 @@ func (t *table) open(ctx context.Context, part ident.Partition, again bool) erro
 		if err := t.knownOtherwise(part); err != nil {
 			return err
 		}
-		starts, err := t.starts(ctx)
+		starts, err := t.starts(ctx, part)
 		if err != nil {
 			return err
 		}
@@ -191,8 +189,9 @@ func (t *table) knownOtherwise(part ident.Partition) error {
 }
 
 // starts proposes a start for every partition that feeds the table and that it does not know. Only a table that knows
-// nothing of the pipeline takes the configured start: whatever appears later begins at the earliest record.
-func (t *table) starts(ctx context.Context) ([]*committerv1.PartitionStart, error) {
+// nothing of the pipeline takes the configured start: whatever appears later begins at the earliest record. The asked
+// partition is named even if it is known, since the log may have said that it is not.
+func (t *table) starts(ctx context.Context, asked ident.Partition) ([]*committerv1.PartitionStart, error) {
 	topics := t.p.topicsOf(t.name)
 	t.mu.Lock()
 	s := t.p.start
@@ -208,12 +207,14 @@ func (t *table) starts(ctx context.Context) ([]*committerv1.PartitionStart, erro
 	for _, topic := range topics {
 		for _, n := range topic.Partitions {
 			part := t.p.partition(topic, n)
-			if _, known := t.position(part); known {
+			pos, known := t.position(part)
+			if known && part != asked {
 				continue
 			}
-			out = append(out, &committerv1.PartitionStart{
-				Partition: wire.PartitionToProto(part), Start: offsets[source.TopicPartition{Topic: topic.Name, Number: n}],
-			})
+			if !known {
+				pos.Start = offsets[source.TopicPartition{Topic: topic.Name, Number: n}]
+			}
+			out = append(out, &committerv1.PartitionStart{Partition: wire.PartitionToProto(part), Start: pos.Start})
 		}
 	}
 	return out, nil
@@ -260,7 +261,7 @@ func (t *table) call(ctx context.Context, starts []*committerv1.PartitionStart) 
 }
 
 // planFor returns the plan for a frame, agreeing on a target with the committer at its first use. The error is a
-// *RecordFault, a *stopError, or one that heals by itself.
+// *RecordError, a *stopError, or one that heals by itself.
 func (t *table) planFor(ctx context.Context, f *frame.Frame) (*plan, error) {
 	key := f.Key()
 	t.mu.Lock()

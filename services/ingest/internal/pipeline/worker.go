@@ -92,7 +92,7 @@ func (w *worker) set(s event.PartitionState, reason string) {
 // run works until ctx ends or the worker is drained.
 func (w *worker) run(ctx context.Context) {
 	defer close(w.done)
-	wait := backoff.Policy{Initial: 50 * time.Millisecond, Max: 15 * time.Second, Factor: 2, Jitter: 0.3}.Start()
+	wait := backoff.Policy{Initial: 50 * time.Millisecond, Max: 5 * time.Second, Factor: 2, Jitter: 0.3}.Start()
 	again := false
 	for ctx.Err() == nil {
 		began := w.position()
@@ -119,7 +119,6 @@ func (w *worker) position() int64 {
 // pause says why the session ended and waits before the next; false means that the worker shall end.
 func (w *worker) pause(ctx context.Context, wait *backoff.Backoff, err error) bool {
 	var stop *stopError
-	var f *fault.Error
 	var after time.Duration
 	switch {
 	case errors.As(err, &stop):
@@ -137,7 +136,7 @@ func (w *worker) pause(ctx context.Context, wait *backoff.Backoff, err error) bo
 			w.p.c.Log.Warn("partition waits", "partition", w.cursor.String(), "pipeline", w.p.c.Pipeline.Name, "error", err)
 		}
 	}
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
 		after = max(after, f.RetryAfter)
 	}
 	t := time.NewTimer(max(wait.Next(), after))

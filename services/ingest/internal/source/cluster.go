@@ -234,24 +234,60 @@ func (k *Cursor) learn(starts, ends kadm.ListedOffsets) {
 	}
 }
 
-// Measure asks the cluster for the limits of the cursor's partition now.
+// Measure asks the cluster for the limits of the cursor's partition now. Partitions of one topic that ask at the same
+// time share the answer.
 func (k *Cursor) Measure(ctx context.Context) (Limits, error) {
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
-	defer cancel()
-	starts, err := k.c.admin.ListStartOffsets(ctx, k.Topic)
-	if err != nil {
-		return Limits{}, k.c.explainBroker(err)
+	asked := time.Now()
+	m := k.c.measurement(k.Topic)
+	select {
+	case m.busy <- struct{}{}:
+	case <-ctx.Done():
+		return Limits{}, context.Cause(ctx)
 	}
-	ends, err := k.c.admin.ListEndOffsets(ctx, k.Topic)
-	if err != nil {
-		return Limits{}, k.c.explainBroker(err)
+	defer func() { <-m.busy }()
+	if m.began.Before(asked) {
+		if err := m.take(ctx, k.c, k.Topic); err != nil {
+			return Limits{}, err
+		}
 	}
-	s, _ := starts.Lookup(k.Topic, k.Number)
-	e, ok := ends.Lookup(k.Topic, k.Number)
+	s, _ := m.starts.Lookup(k.Topic, k.Number)
+	e, ok := m.ends.Lookup(k.Topic, k.Number)
 	if err := errors.Join(s.Err, e.Err); err != nil || !ok {
-		return Limits{}, fmt.Errorf("looking up the offsets of %s: %w", k.TopicPartition, err)
+		return Limits{}, fmt.Errorf("looking up the offsets of %s: %w", k.TopicPartition, errors.Join(err, ErrGone))
 	}
 	return Limits{LogStart: s.Offset, StableEnd: e.Offset, LeaderEpoch: e.LeaderEpoch}, nil
+}
+
+// measurement is the last look-up of a topic's offsets; its fields belong to whoever is in busy.
+type measurement struct {
+	busy         chan struct{}
+	began        time.Time
+	starts, ends kadm.ListedOffsets
+}
+
+func (m *measurement) take(ctx context.Context, c *Consumer, topic string) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	began := time.Now()
+	if m.starts, err = c.admin.ListStartOffsets(ctx, topic); err != nil {
+		return c.explainBroker(err)
+	}
+	if m.ends, err = c.admin.ListEndOffsets(ctx, topic); err != nil {
+		return c.explainBroker(err)
+	}
+	m.began = began
+	return nil
+}
+
+func (c *Consumer) measurement(topic string) *measurement {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.measured[topic]
+	if m == nil {
+		m = &measurement{busy: make(chan struct{}, 1)}
+		c.measured[topic] = m
+	}
+	return m
 }
 
 // Topics returns what the last look-up found, and the cluster id; ok is false before the first.

@@ -71,6 +71,7 @@ type Consumer struct {
 	cluster  string
 	topics   map[string]Topic
 	adopted  map[string]Topic // ids under which partitions were handed out
+	measured map[string]*measurement
 }
 
 type command struct {
@@ -86,7 +87,7 @@ func New(cfg Config, h Handler) (*Consumer, error) {
 	if cfg.Refresh <= 0 {
 		cfg.Refresh = defaultRefresh
 	}
-	c := &Consumer{cfg: cfg, h: h, cursors: map[TopicPartition]*Cursor{}, topics: map[string]Topic{}, adopted: map[string]Topic{}}
+	c := &Consumer{cfg: cfg, h: h, cursors: map[TopicPartition]*Cursor{}, topics: map[string]Topic{}, adopted: map[string]Topic{}, measured: map[string]*measurement{}}
 	if cfg.Pattern != nil {
 		whole, err := regexp.Compile(wholeName(cfg.Pattern))
 		if err != nil {

@@ -88,7 +88,7 @@ func join(t *testing.T, cfg Config) *member {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = c.Run(ctx) }()
 	t.Cleanup(func() {
-		lctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+		lctx, stop := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
 		defer stop()
 		require.NoError(t, c.Close(lctx))
 		cancel()
@@ -116,10 +116,10 @@ func client(t *testing.T, c *kfake.Cluster, opts ...kgo.Opt) *kgo.Client {
 	return cl
 }
 
-func produce(t *testing.T, cl *kgo.Client, topic string, n int) {
+func produce(t *testing.T, cl *kgo.Client, n int) {
 	t.Helper()
 	for i := range n {
-		r := &kgo.Record{Topic: topic, Key: []byte("k"), Value: fmt.Appendf(nil, "v%d", i), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("x")}}}
+		r := &kgo.Record{Topic: "t", Key: []byte("k"), Value: fmt.Appendf(nil, "v%d", i), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("x")}}}
 		require.NoError(t, cl.ProduceSync(t.Context(), r).FirstErr())
 	}
 }
@@ -172,7 +172,7 @@ func takeError(t *testing.T, k *Cursor) error {
 func TestReadsFromExactlyWhereItIsSoughtWhateverTheGroupSays(t *testing.T) { // design section 4
 	c := cluster(t, kfake.SeedTopics(1, "t"))
 	cl := client(t, c)
-	produce(t, cl, "t", 10)
+	produce(t, cl, 10)
 	adm := kadm.NewClient(cl)
 	var offs kadm.Offsets
 	offs.AddOffset("t", 0, 9, -1)
@@ -195,7 +195,7 @@ func TestAbortedRecordsAreGapsAndMarkersAreSeen(t *testing.T) { // K14, K2
 	tx := client(t, c, kgo.TransactionalID("x"))
 	for _, how := range []kgo.TransactionEndTry{kgo.TryAbort, kgo.TryCommit} {
 		require.NoError(t, tx.BeginTransaction())
-		produce(t, tx, "t", 3)
+		produce(t, tx, 3)
 		require.NoError(t, tx.EndTransaction(t.Context(), how))
 	}
 	m := join(t, config(c, "t"))
@@ -214,7 +214,7 @@ func TestAbortedRecordsAreGapsAndMarkersAreSeen(t *testing.T) { // K14, K2
 func TestOffsetBelowTheLogStartIsReportedNotSkipped(t *testing.T) { // K1, K5
 	c := cluster(t, kfake.SeedTopics(1, "t"))
 	cl := client(t, c)
-	produce(t, cl, "t", 10)
+	produce(t, cl, 10)
 	var offs kadm.Offsets
 	offs.AddOffset("t", 0, 6, -1)
 	_, err := kadm.NewClient(cl).DeleteRecords(t.Context(), offs)
@@ -268,7 +268,7 @@ func TestMissingTopicIsNamedUntilItIsCreated(t *testing.T) {
 func TestRecreatedTopicIsNoticed(t *testing.T) { // G9; the client alone would read nothing, without an error
 	c := cluster(t, kfake.SeedTopics(1, "t"))
 	cl := client(t, c)
-	produce(t, cl, "t", 3)
+	produce(t, cl, 3)
 	m := join(t, config(c, "t"))
 	k := m.cursor()
 	require.NoError(t, k.Seek(t.Context(), 0, -1))
@@ -285,7 +285,7 @@ func TestRecreatedTopicIsNoticed(t *testing.T) { // G9; the client alone would r
 	k = m.cursor()
 	m.eventually("new id", func() bool { return m.topics["t"].ID != old })
 	cl2 := client(t, c)
-	produce(t, cl2, "t", 2)
+	produce(t, cl2, 2)
 	require.NoError(t, k.Seek(t.Context(), 0, -1))
 	require.Len(t, read(t, k, 2), 2)
 }
@@ -293,7 +293,7 @@ func TestRecreatedTopicIsNoticed(t *testing.T) { // G9; the client alone would r
 func TestCommitsTheNextOffsetWithItsLeaderEpoch(t *testing.T) { // K4, K13
 	c := cluster(t, kfake.SeedTopics(1, "t"))
 	cl := client(t, c)
-	produce(t, cl, "t", 5)
+	produce(t, cl, 5)
 	m := join(t, config(c, "t"))
 	k := m.cursor()
 	var at atomicRequest
