@@ -1,0 +1,535 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/committer/internal/cut"
+	"github.com/icestream/icestream/services/committer/internal/lake"
+)
+
+var errLost = errors.New("connection reset by peer")
+
+// fakeLake is an Iceberg table in memory: a chain of snapshots, compare-and-set
+// on its head, and a catalog that can be told to misbehave.
+type fakeLake struct {
+	mu       sync.Mutex
+	uuid     ident.UUID
+	snaps    map[int64]*fakeSnapshot
+	head     int64
+	last     int64
+	schema   *schema.Schema
+	schemaID int32
+	numbers  map[string]schema.NumberMap
+	staged   map[*lake.Staged]lake.Change
+	inflight []func() // requests that the catalog got and has not looked at
+	deleted  map[string]bool
+	written  map[ident.UUID][]string // files that exist, by attempt
+	intents  map[ident.UUID]bool
+	applied  map[ident.UUID]int64 // rows in the quarantine table, by commit
+	broken   []string             // violations that the fake noticed
+	rolled   error
+
+	// Faults. answer says what becomes of a request; nil means that all is well.
+	answer func(kind string) mood
+	reload func() error
+	apply  func() error
+}
+
+// mood of the catalog towards one request.
+type mood uint8
+
+const (
+	fine mood = iota
+	appliedLost
+	neverArrived
+	late
+	refuses
+)
+
+type fakeSnapshot struct {
+	id, parent int64
+	own        bool
+	kind       string
+	change     lake.Change
+	state      lake.State
+	files      []string
+}
+
+func newFakeLake() *fakeLake {
+	columns := &schema.Schema{Columns: schema.MetadataColumns(true, true)}
+	columns.AssignIDs()
+	return &fakeLake{
+		uuid: ident.UUID{1}, snaps: map[int64]*fakeSnapshot{}, schema: columns, numbers: map[string]schema.NumberMap{},
+		staged: map[*lake.Staged]lake.Change{}, deleted: map[string]bool{}, written: map[ident.UUID][]string{},
+		intents: map[ident.UUID]bool{}, applied: map[ident.UUID]int64{},
+	}
+}
+
+// chain yields the head and its ancestors.
+func (f *fakeLake) chain() []*fakeSnapshot {
+	var out []*fakeSnapshot
+	for s := f.snaps[f.head]; s != nil; s = f.snaps[s.parent] {
+		out = append(out, s)
+	}
+	return out
+}
+
+func (f *fakeLake) headLocked() lake.Head {
+	h := lake.Head{
+		Table: f.uuid, SnapshotID: f.head, Sequence: int64(len(f.chain())), SchemaID: f.schemaID, Schema: f.schema,
+		Numbers: f.numbers, RolledBack: f.rolled,
+	}
+	for _, s := range f.chain() {
+		if s.own {
+			h.State, h.StateSnapshot = s.state.Clone(), s.id
+			break
+		}
+	}
+	return h
+}
+
+func (f *fakeLake) view(read func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	read()
+}
+
+func (f *fakeLake) foreign() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last++
+	f.snaps[f.last] = &fakeSnapshot{id: f.last, parent: f.head}
+	f.head = f.last
+}
+
+func (f *fakeLake) violate(format string, args ...any) {
+	f.broken = append(f.broken, fmt.Sprintf(format, args...))
+}
+
+// land applies a request if it asserts the head.
+func (f *fakeLake) land(st *lake.Staged, c lake.Change) bool {
+	if f.head != st.Base {
+		return false
+	}
+	if f.snaps[st.SnapshotID] != nil {
+		f.violate("snapshot %d landed twice", st.SnapshotID)
+	}
+	s := &fakeSnapshot{id: st.SnapshotID, parent: f.head, own: true, kind: c.Kind, change: c, state: c.State.Clone()}
+	for _, file := range c.Files {
+		if f.deleted[file.Path] {
+			f.violate("G6: snapshot %d names deleted file %s", st.SnapshotID, file.Path)
+		}
+		s.files = append(s.files, file.Path)
+	}
+	f.snaps[s.id], f.head = s, s.id
+	if c.Schema != nil {
+		f.schema, f.schemaID = c.Schema, f.schemaID+1
+	}
+	for p, n := range c.Numbers {
+		f.numbers[p] = n
+	}
+	return true
+}
+
+// client is one committer's access to the lake; a crashed one has none.
+type client struct {
+	*fakeLake
+	mu   sync.Mutex
+	dead bool
+	at   lake.Head
+}
+
+func (c *client) crash() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dead = true
+}
+
+func (c *client) gone() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead {
+		return errors.New("this committer has crashed")
+	}
+	return nil
+}
+
+func (c *client) Reload(context.Context) (lake.Head, error) {
+	if err := c.gone(); err != nil {
+		return lake.Head{}, err
+	}
+	f := c.fakeLake
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.reload != nil {
+		if err := f.reload(); err != nil {
+			return lake.Head{}, err
+		}
+	}
+	c.at = f.headLocked()
+	return c.at, nil
+}
+
+func (c *client) Find(id ident.UUID) bool {
+	f := c.fakeLake
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for s := f.snaps[c.at.SnapshotID]; s != nil; s = f.snaps[s.parent] {
+		if s.own && s.state.CommitID == id {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *client) Stage(_ context.Context, ch lake.Change) (*lake.Staged, error) {
+	if err := c.gone(); err != nil {
+		return nil, err
+	}
+	f := c.fakeLake
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last++
+	st := &lake.Staged{CommitID: ch.CommitID, SnapshotID: f.last, Base: c.at.SnapshotID}
+	ch.State = ch.State.Clone()
+	ch.State.CommitID = ch.CommitID
+	for _, p := range ch.State.Pipelines {
+		for i := range p.Pending {
+			if p.Pending[i].CommitID == ch.CommitID {
+				p.Pending[i].Sequence = c.at.Sequence + 1
+			}
+		}
+	}
+	f.staged[st] = ch
+	return st, nil
+}
+
+func (c *client) Send(_ context.Context, st *lake.Staged) error {
+	if err := c.gone(); err != nil {
+		return err
+	}
+	f := c.fakeLake
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ch := f.staged[st]
+	m := fine
+	if f.answer != nil {
+		m = f.answer(ch.Kind)
+	}
+	switch m {
+	case appliedLost:
+		f.land(st, ch)
+		return errLost
+	case neverArrived:
+		return errLost
+	case late:
+		f.inflight = append(f.inflight, func() { f.land(st, ch) })
+		return errLost
+	case refuses:
+		return fault.New(fault.Conflict, "the catalog is in a bad mood")
+	default:
+		if !f.land(st, ch) {
+			return fault.New(fault.Conflict, "the head is not %d", st.Base)
+		}
+		return nil
+	}
+}
+
+func (c *client) Discard(context.Context, *lake.Staged)     {}
+func (c *client) Clean(context.Context, *lake.Staged) error { return nil }
+
+func (c *client) WriteQuarantine(_ context.Context, o lake.WriterOptions, recs ...arrow.RecordBatch) ([]lake.QuarantineFile, error) {
+	if err := c.gone(); err != nil {
+		return nil, err
+	}
+	var rows int64
+	for _, r := range recs {
+		rows += r.NumRows()
+	}
+	f := c.fakeLake
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	path := "q-" + o.Attempt.String()
+	f.intents[o.Attempt] = true
+	f.written[o.Attempt] = append(f.written[o.Attempt], path)
+	return []lake.QuarantineFile{{Path: path, Rows: rows}}, nil
+}
+
+func (c *client) ApplyQuarantine(_ context.Context, pending []lake.PendingQuarantine) error {
+	if err := c.gone(); err != nil {
+		return err
+	}
+	f := c.fakeLake
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, q := range pending {
+		if f.apply != nil {
+			if err := f.apply(); err != nil {
+				return err
+			}
+		}
+		for _, file := range q.Files {
+			if f.deleted[file.Path] {
+				f.violate("G6: quarantine file %s was deleted", file.Path)
+			}
+		}
+		f.applied[q.CommitID] = q.Rows() // once, by commit id
+	}
+	return nil
+}
+
+func (c *client) Intents(context.Context) ([]lake.Intent, error) {
+	if err := c.gone(); err != nil {
+		return nil, err
+	}
+	f := c.fakeLake
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []lake.Intent
+	for id := range f.intents {
+		out = append(out, lake.Intent{Attempt: id})
+	}
+	slices.SortFunc(out, func(a, b lake.Intent) int { return slices.Compare(a.Attempt[:], b.Attempt[:]) })
+	return out, nil
+}
+
+func (c *client) Undo(_ context.Context, in lake.Intent) error {
+	if err := c.gone(); err != nil {
+		return err
+	}
+	f := c.fakeLake
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, path := range f.written[in.Attempt] {
+		f.deleted[path] = true
+		for _, s := range f.snaps {
+			if slices.Contains(s.files, path) {
+				f.violate("G6: file %s of snapshot %d was deleted", path, s.id)
+			}
+		}
+	}
+	delete(f.intents, in.Attempt)
+	return nil
+}
+
+func (c *client) RemoveIntent(_ context.Context, id ident.UUID) {
+	if c.gone() != nil {
+		return
+	}
+	c.fakeLake.view(func() { delete(c.intents, id) })
+}
+
+// fakeBuffer notes what it is told. It wants an epoch fence until it got one.
+type fakeBuffer struct {
+	mu        sync.Mutex
+	commits   []event.Commit
+	opened    []event.Commit
+	schemas   []event.Schema
+	grants    map[uint64]event.Commit
+	want      *Wanted
+	fail      error
+	lastWords []string
+}
+
+func (b *fakeBuffer) say(word string) { b.lastWords = append(b.lastWords, word) }
+
+func (b *fakeBuffer) OpenTable(_ context.Context, c event.Commit, _ []event.Schema, _ []event.EndedEpoch) (*Wanted, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fail != nil {
+		return nil, b.fail
+	}
+	b.say("open")
+	b.opened = append(b.opened, c)
+	return b.want, nil
+}
+
+func (b *fakeBuffer) PublishSchema(_ context.Context, _ ident.UUID, _ ident.WriterEpoch, s event.Schema) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fail != nil {
+		return b.fail
+	}
+	b.say("schema")
+	b.schemas = append(b.schemas, s)
+	return nil
+}
+
+func (b *fakeBuffer) GrantEpoch(_ context.Context, nonce uint64, c event.Commit) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fail != nil {
+		return b.fail
+	}
+	b.say("grant")
+	if b.grants == nil {
+		b.grants = map[uint64]event.Commit{}
+	}
+	b.grants[nonce] = c
+	if b.want != nil && b.want.Nonce == nonce {
+		b.want = nil
+	}
+	return nil
+}
+
+func (b *fakeBuffer) ReportCommit(_ context.Context, c event.Commit) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fail != nil {
+		return b.fail
+	}
+	b.say("report")
+	b.commits = append(b.commits, c)
+	return nil
+}
+
+func (b *fakeBuffer) set(change func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change()
+}
+
+// fakeSource is a table log and what a committer holds of it: per partition the
+// offsets [held, end), in the log epoch that the table last said. Every offset
+// o of partition n that is divisible by 7 is poison; the others are rows.
+type fakeSource struct {
+	lake *fakeLake
+	mu   sync.Mutex
+	log  *fakeLog
+	held ident.Vector
+	last event.Commit
+	hold bool
+	now  func() time.Time
+	came time.Time
+	on   bool
+}
+
+// fakeLog outlives committers.
+type fakeLog struct {
+	mu   sync.Mutex
+	end  ident.Vector
+	file int
+	rows map[string][]fakeRow // of each file
+}
+
+type fakeRow struct {
+	part   ident.Partition
+	offset int64
+	lsn    ident.LSN
+	epoch  ident.LogEpoch
+}
+
+// lsnOf gives each offset of the log one LSN within an epoch.
+func lsnOf(at event.Commit, part ident.Partition, offset int64) ident.LSN {
+	return at.LSN.Start + ident.LSN(offset)*16 + ident.LSN(part.Number)
+}
+
+func poison(offset int64) bool { return offset%7 == 0 }
+
+func (l *fakeLog) grow(part ident.Partition, n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end[part] += n
+}
+
+func (s *fakeSource) Rebase(at event.Commit, force bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.on && !force && s.last.LogEpoch == at.LogEpoch {
+		return
+	}
+	s.on, s.last, s.held = true, at, at.Positions.Vector()
+	if s.held == nil {
+		s.held = ident.Vector{}
+	}
+}
+
+func (s *fakeSource) HoldPoison(hold bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hold = hold
+}
+
+func (s *fakeSource) Load() cut.Load {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	var l cut.Load
+	for part, end := range s.log.end {
+		if next, ok := s.held[part]; ok && end > next && s.last.LogEpoch > 0 {
+			l.Rows += end - next
+		}
+	}
+	if l.Rows == 0 {
+		s.came = time.Time{}
+		return l
+	}
+	if s.came.IsZero() {
+		s.came = time.Now()
+	}
+	l.Since, l.SinceRows = s.came, s.came
+	return l
+}
+
+func (s *fakeSource) Seal(context.Context, bool) (*Batch, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	b := &Batch{ID: NewID(), Epoch: s.last.LogEpoch, Parts: map[ident.Partition]*Advance{}}
+	s.log.file++
+	path := fmt.Sprintf("file-%d", s.log.file)
+	var bad int64
+	for part, end := range s.log.end {
+		next, ok := s.held[part]
+		if !ok || end <= next || s.last.LogEpoch == 0 {
+			continue
+		}
+		a := &Advance{Range: ident.Range{First: next, Next: next}, LeaderEpoch: -1}
+		for o := next; o < end; o++ {
+			lsn := lsnOf(s.last, part, o)
+			if poison(o) {
+				bad++
+				a.Add(ident.Range{First: o, Next: o + 1}, 0, 1, nil)
+			} else {
+				s.log.rows[path] = append(s.log.rows[path], fakeRow{part, o, lsn, s.last.LogEpoch})
+				a.Add(ident.Range{First: o, Next: o + 1}, 1, 0, nil)
+			}
+			b.NextLSN = max(b.NextLSN, lsn+1)
+		}
+		s.held[part] = end
+		b.Parts[part] = a
+	}
+	if len(b.Parts) == 0 {
+		return nil, nil //nolint:nilnil // the contract of Seal
+	}
+	if len(s.log.rows[path]) > 0 {
+		b.Files = []lake.File{{Path: path, Rows: int64(len(s.log.rows[path]))}}
+		s.lake.view(func() {
+			s.lake.intents[b.ID] = true
+			s.lake.written[b.ID] = append(s.lake.written[b.ID], path)
+		})
+	}
+	if bad > 0 {
+		b.Quarantine = []Poison{{Pipeline: "p", Records: emptyRecords(bad)}}
+	}
+	s.came = time.Time{}
+	return b, nil
+}
+
+type nothing struct{}
+
+func (nothing) Attempted(string, string, time.Duration) {}
+func (nothing) Landed(*Batch, int64)                    {}

@@ -1,0 +1,218 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/icestream/icestream/internal/backoff"
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/services/committer/internal/lake"
+)
+
+// Beside the kinds of the lake there is one for metrics alone: a commit that
+// fixes the starts of partitions.
+const kindStart = lake.KindProgress
+
+// errFenced ends the writing of a table: a committer with a higher epoch owns it.
+var errFenced = errors.New("another committer has taken the table over")
+
+// plan derives a change from the head that it is going to stand on. It is called
+// again for each new head, so that nothing is ever carried over from an older
+// one. Its errors end the attempt.
+type plan func(head lake.Head) (lake.Change, error)
+
+// land brings one change into the table and returns the head that holds it. It
+// tries without end: it returns an error only when the plan does, when the table
+// must not be written any more (fenced, stopped), or when ctx ends.
+//
+// takeover is set for the writer fence alone, which no higher epoch stops.
+func (t *Table) land(ctx context.Context, kind string, takeover bool, p plan) (lake.Head, error) {
+	pause := t.o.Backoff.Start()
+	for {
+		change, err := p(t.head)
+		if err != nil {
+			return t.head, err
+		}
+		change.Kind = kind
+		staged, err := t.lake.Stage(ctx, change)
+		if err != nil {
+			if err := t.retry(ctx, pause, kind, fmt.Errorf("staging the %s commit: %w", kind, err)); err != nil {
+				return t.head, err
+			}
+			if err := t.reload(ctx); err != nil && stops(err) {
+				return t.head, err
+			}
+			continue
+		}
+		effect, err := t.attempt(ctx, kind, takeover, change.CommitID, staged, pause)
+		if err != nil {
+			return t.head, err
+		}
+		switch effect {
+		case Landed:
+			t.status.succeeded(time.Now())
+			if err := t.lake.Clean(ctx, staged); err != nil {
+				t.log.Warn("files that nothing needs any more stay", "error", err)
+			}
+			return t.head, nil
+		case Fenced:
+			return t.head, t.fencedBy()
+		case Restage:
+			if err := t.retry(ctx, pause, kind, errors.New("the catalog refuses the commit although the head has not moved; staging it anew")); err != nil {
+				return t.head, err
+			}
+		default:
+			t.lake.Discard(ctx, staged)
+			t.log.Info("commit rejected: planning again from the head", "kind", kind, "snapshot", t.head.SnapshotID)
+		}
+	}
+}
+
+// attempt drives the machine of one staged change to its outcome.
+func (t *Table) attempt(ctx context.Context, kind string, takeover bool, id ident.UUID, staged *lake.Staged, pause *backoff.Backoff) (Effect, error) {
+	epoch := t.epoch
+	if takeover {
+		epoch = math.MaxInt64
+	}
+	a := NewAttempt(Base{SnapshotID: t.head.SnapshotID, SchemaID: t.head.SchemaID, Epoch: epoch})
+	started := time.Now()
+	effect := Send
+	for sends := 0; ; {
+		switch effect {
+		case Send:
+			if sends++; sends > 1 {
+				if err := t.retry(ctx, pause, kind, errUnsettled); err != nil {
+					return 0, err
+				}
+			}
+			effect = a.Next(t.send(ctx, kind, staged))
+		case Look:
+			l, err := t.look(ctx, id)
+			if err != nil {
+				return 0, err
+			}
+			if l.Failed {
+				if err := t.retry(ctx, pause, kind, t.lastError); err != nil {
+					return 0, err
+				}
+			}
+			effect = a.Next(l)
+		default:
+			outcome := effect.String()
+			if a.Ambiguous() {
+				outcome = "ambiguous, " + outcome
+			}
+			t.observe.Attempted(kind, outcome, time.Since(started))
+			return effect, nil
+		}
+	}
+}
+
+var errUnsettled = errors.New("the commit is not in the table and the head has not moved; sending the same snapshot again")
+
+// send offers the staged change once and says how far the answer can be trusted.
+func (t *Table) send(ctx context.Context, kind string, staged *lake.Staged) Sent {
+	err := t.lake.Send(ctx, staged)
+	switch {
+	case err == nil:
+		return Sent{Accepted}
+	case fault.ReasonOf(err) == fault.Conflict:
+		t.log.Info("the catalog refused a commit", "kind", kind, "error", err)
+		return Sent{Refused}
+	default:
+		t.log.Warn("the outcome of a commit is unknown", "kind", kind, "error", err)
+		t.status.failed(time.Now(), fmt.Errorf("sending the %s commit: %w", kind, err))
+		return Sent{Unknown}
+	}
+}
+
+// look reloads the table and looks for the commit. Only an error that ends the
+// writing of the table is returned; a catalog that is away is a failed look.
+//
+// A commit that is found counts even if the table must not be written any more.
+func (t *Table) look(ctx context.Context, id ident.UUID) (Looked, error) {
+	err := t.reload(ctx)
+	switch {
+	case err == nil || errors.Is(err, errFenced):
+		return Looked{
+			Found: t.lake.Find(id), SnapshotID: t.head.SnapshotID, SchemaID: t.head.SchemaID, Epoch: t.head.State.WriterEpoch,
+		}, nil
+	case stops(err):
+		return Looked{}, err
+	default:
+		return Looked{Failed: true}, nil
+	}
+}
+
+// reload loads the head and checks that the table is still ours to write.
+// fault.Stopped and errFenced say that it is not; any other error is one of the
+// catalog and may heal.
+func (t *Table) reload(ctx context.Context) error {
+	head, err := t.lake.Reload(ctx)
+	if err != nil {
+		switch fault.ReasonOf(err) {
+		case fault.UnknownTable:
+			return fault.New(fault.Stopped, "%w; it was dropped or renamed by somebody: "+
+				"nothing more is written and nothing is acknowledged; put it back, or remove the pipeline", err)
+		case fault.Fenced, fault.Unsupported, fault.Corrupt:
+			return fault.New(fault.Stopped, "%w", err)
+		}
+		t.lastError = fmt.Errorf("loading table %s: %w", t.o.Name, err)
+		t.status.failed(time.Now(), t.lastError)
+		return t.lastError
+	}
+	if err := t.judge(head); err != nil {
+		return err
+	}
+	if head.SnapshotID != t.head.SnapshotID {
+		t.unreported = true
+		if head.Foreign() {
+			t.foreign(head)
+		} else {
+			t.foreignSince = time.Time{}
+		}
+	}
+	t.head = head
+	if t.epoch > 0 && head.State.WriterEpoch > t.epoch {
+		return t.fencedBy()
+	}
+	return nil
+}
+
+// judge refuses a head that must not be written: G9. Another table under the
+// same name is noticed by the lake.
+func (t *Table) judge(head lake.Head) error {
+	switch {
+	case head.RolledBack != nil:
+		return fault.New(fault.Stopped, "%w", head.RolledBack)
+	case head.StateLost != nil:
+		return fault.New(fault.Stopped, "%w", head.StateLost)
+	default:
+		return nil
+	}
+}
+
+// stops reports whether err ends the writing of the table until somebody acts.
+func stops(err error) bool {
+	return errors.Is(err, errFenced) || errors.Is(err, fault.Of(fault.Stopped))
+}
+
+func (t *Table) fencedBy() error {
+	return fmt.Errorf("writing table %s with writer epoch %d: %w (writer epoch %d); restart this one to take it back",
+		t.o.Name, t.epoch, errFenced, t.head.State.WriterEpoch)
+}
+
+// retry notes an error and waits for the next try. It returns the cause when ctx
+// ends.
+func (t *Table) retry(ctx context.Context, pause *backoff.Backoff, kind string, err error) error {
+	t.status.failed(time.Now(), err)
+	t.log.Warn("commit not settled", "kind", kind, "tries", pause.Count()+1, "error", err)
+	if werr := pause.Wait(ctx, 0); werr != nil {
+		return fmt.Errorf("committing (%s) to table %s: %w; last error: %w", kind, t.o.Name, werr, err)
+	}
+	return nil
+}

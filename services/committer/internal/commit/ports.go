@@ -1,0 +1,122 @@
+package commit
+
+import (
+	"context"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/services/committer/internal/cut"
+	"github.com/icestream/icestream/services/committer/internal/lake"
+)
+
+// Lake is one table in the lake, as lake.Table has it. Each call bounds itself
+// by a deadline of its own.
+type Lake interface {
+	Heads
+	Sender
+	Cleaner
+}
+
+// Heads reads a table.
+type Heads interface {
+	// Reload loads the table from the catalog; what the other methods mean by
+	// "head" is what it returned last.
+	Reload(ctx context.Context) (lake.Head, error)
+	// Find looks for a commit id in the ancestors of the head.
+	Find(id ident.UUID) bool
+}
+
+// Sender changes a table.
+type Sender interface {
+	// Stage makes a snapshot on the head, ready to be sent.
+	Stage(ctx context.Context, c lake.Change) (*lake.Staged, error)
+	// Send offers a staged snapshot to the catalog. It may be called again with
+	// the same one. fault.Conflict is a typed refusal; any other error says
+	// nothing about whether it landed.
+	Send(ctx context.Context, s *lake.Staged) error
+}
+
+// Cleaner removes metadata that nothing needs.
+type Cleaner interface {
+	// Discard removes the manifests of a staged snapshot that is proven absent.
+	Discard(ctx context.Context, s *lake.Staged)
+	// Clean removes what a landed expiry freed.
+	Clean(ctx context.Context, s *lake.Staged) error
+}
+
+// Outbox is the way of quarantined records into their table.
+type Outbox interface {
+	// WriteQuarantine writes records in the quarantine table's schema into a file
+	// of the attempt.
+	WriteQuarantine(ctx context.Context, o lake.WriterOptions, recs ...arrow.RecordBatch) ([]lake.QuarantineFile, error)
+	// ApplyQuarantine appends pending files to the quarantine table, each once
+	// however often it is called.
+	ApplyQuarantine(ctx context.Context, pending []lake.PendingQuarantine) error
+}
+
+// Intents are the records of attempts under way. Whoever writes the first file
+// of an attempt writes its record before.
+type Intents interface {
+	Intents(ctx context.Context) ([]lake.Intent, error)
+	// Undo removes the files and the record of an attempt whose absence is proven.
+	Undo(ctx context.Context, in lake.Intent) error
+	// RemoveIntent removes the record of an attempt that landed.
+	RemoveIntent(ctx context.Context, id ident.UUID)
+}
+
+// Buffer is the table log. Every call is idempotent and bounded by its context.
+type Buffer interface {
+	// OpenTable tells the state of the table. A non-nil Wanted asks for a fence.
+	OpenTable(ctx context.Context, c event.Commit, schemas []event.Schema, ended []event.EndedEpoch) (*Wanted, error)
+	// PublishSchema makes a schema known.
+	PublishSchema(ctx context.Context, table ident.UUID, epoch ident.WriterEpoch, s event.Schema) error
+	// GrantEpoch answers one wish for a fence.
+	GrantEpoch(ctx context.Context, nonce uint64, c event.Commit) error
+	// ReportCommit tells of a new snapshot, ours or foreign.
+	ReportCommit(ctx context.Context, c event.Commit) error
+}
+
+// Wanted is the buffer's wish for an epoch fence.
+type Wanted struct {
+	Nonce          uint64
+	Reason         string
+	AppendsWaiting bool
+}
+
+// Source turns the events of the table log into files.
+type Source interface {
+	// Load says what is held and not yet sealed.
+	Load() cut.Load
+	// Seal closes the files and hands over what is held, nil when nothing is.
+	// With drain it takes in first what had arrived when it was called. An error
+	// means that the files could not be closed; what was held is dropped then,
+	// its files are deleted, and it comes again by an image.
+	Seal(ctx context.Context, drain bool) (*Batch, error)
+	// Rebase says what the table holds. When the source holds rows of another log
+	// epoch, or when force is set, it drops everything and starts again from an
+	// image. It never follows before the first Rebase.
+	Rebase(at event.Commit, force bool)
+	// HoldPoison makes partitions wait that bring quarantined records, and no
+	// others, while the outbox is full.
+	HoldPoison(hold bool)
+}
+
+// Maintainer decides about the upkeep that belongs into the commit slot.
+type Maintainer interface {
+	// Upkeep returns the change that is due after a data commit, whose state and
+	// commit id the caller fills in, or false when nothing is due.
+	Upkeep(head lake.Head) (lake.Change, bool)
+}
+
+// Observer hears what happened, for metrics. Its methods must not block.
+type Observer interface {
+	// Attempted is one finished attempt: kind of the change, outcome (landed,
+	// rejected, ambiguous once it was settled, restaged, fenced), time since its
+	// first request.
+	Attempted(kind, outcome string, took time.Duration)
+	// Landed is a data commit with what it brought.
+	Landed(b *Batch, bytes int64)
+}

@@ -1,0 +1,402 @@
+package pull
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/icestream/icestream/internal/arrowx"
+	"github.com/icestream/icestream/internal/backoff"
+	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/committer/internal/commit"
+	"github.com/icestream/icestream/services/committer/internal/lake"
+)
+
+// Files makes writers of data files.
+type Files interface {
+	// NewWriter makes a writer for rows of a table schema. The files carry the
+	// commit id and the writer epoch in their names.
+	NewWriter(ctx context.Context, s *schema.Schema, id ident.UUID, epoch ident.WriterEpoch) (Writer, error)
+}
+
+// Writer writes rows to data files; lake.Writer is one.
+type Writer interface {
+	Write(rec arrow.RecordBatch) error
+	Bytes() int64
+	Open() int
+	Close(ctx context.Context) ([]lake.File, error)
+	Abort(ctx context.Context)
+}
+
+// sealing asks the filler to close what it has.
+type sealing struct {
+	drain bool
+	reply chan sealed
+}
+
+type sealed struct {
+	batch *commit.Batch
+	err   error
+}
+
+// filler is the goroutine that writes. Nobody else touches its fields.
+type filler struct {
+	p     *Puller
+	owner Owner
+	pause *backoff.Backoff
+
+	gen    uint64
+	batch  *commit.Batch // nil when nothing was taken since the last seal
+	writer Writer        // nil when the batch has no rows yet
+	shape  *schema.Schema
+	poison int64  // bytes of quarantined records
+	next   *entry // waits for a seal, because its rows need newer columns
+}
+
+func newFiller(p *Puller, owner Owner) *filler {
+	return &filler{p: p, owner: owner, pause: backoff.Default().Start()}
+}
+
+func (f *filler) run(ctx context.Context) {
+	defer f.abandon(context.WithoutCancel(ctx))
+	for ctx.Err() == nil {
+		if f.next == nil {
+			if e, ok := f.p.pop(); ok {
+				f.next = &e
+			}
+		}
+		more := f.p.more
+		if f.next != nil {
+			switch err := f.fill(ctx, *f.next); {
+			case errors.Is(err, errNewShape):
+				f.p.note(func() { f.p.load.NewSchema = true })
+				f.owner.Wake()
+			case err != nil:
+				f.done()
+				f.failed(ctx, err)
+				continue
+			default:
+				f.done()
+				f.owner.Wake()
+				more = closed // there may be more: only look for a seal
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case s := <-f.p.seals:
+			f.seal(ctx, s)
+		case <-more:
+		}
+	}
+}
+
+// closed is always ready to be received from.
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// done gives an entry's place in the budget back.
+func (f *filler) done() {
+	f.p.o.Budget.give(f.next.append.Bytes())
+	f.next = nil
+}
+
+// pop takes the oldest entry out of the queue.
+func (p *Puller) pop() (entry, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.queue) == 0 {
+		return entry{}, false
+	}
+	e := p.queue[0]
+	p.queue[0] = entry{}
+	p.queue = p.queue[1:]
+	return e, true
+}
+
+func (p *Puller) note(change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+}
+
+// current returns the generation that counts, and what belongs to it.
+func (p *Puller) current() (gen uint64, epoch ident.LogEpoch, writer ident.WriterEpoch) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gen, p.tracker.epoch, p.expect.WriterEpoch
+}
+
+// fill takes an entry into the open batch. errNewShape leaves the batch as it
+// was; any other error breaks it.
+func (f *filler) fill(ctx context.Context, e entry) error {
+	gen, epoch, writer := f.p.current()
+	if gen != f.gen {
+		f.abandon(ctx)
+		f.gen = gen
+	}
+	if e.gen != gen {
+		return nil
+	}
+	if f.batch == nil {
+		f.batch = &commit.Batch{ID: commit.NewID(), Epoch: epoch, Parts: map[ident.Partition]*commit.Advance{}, Opened: time.Now()}
+	}
+	rows, err := f.write(ctx, e, writer)
+	if err != nil {
+		return err
+	}
+	bad, err := f.quarantine(e)
+	if err != nil {
+		return err
+	}
+	return f.account(e, rows, bad)
+}
+
+// write writes the rows of an entry and returns their number.
+func (f *filler) write(ctx context.Context, e entry, epoch ident.WriterEpoch) (int64, error) {
+	if e.append.Rows == 0 {
+		return 0, nil
+	}
+	target := f.p.schemaOf(e.append.Fingerprint)
+	if target == nil {
+		return 0, fault.New(fault.UnknownSchema, "writing %v %v: schema %s was never announced", e.append.Partition, e.append.Range, e.append.Fingerprint)
+	}
+	if f.writer != nil && f.shape != target && !holds(f.shape, target) {
+		return 0, errNewShape
+	}
+	rec, err := arrowx.Materialise(target, e.append, e.within)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { rec.Release() }()
+	if f.writer == nil {
+		if f.writer, err = f.p.o.Files.NewWriter(ctx, target, f.batch.ID, epoch); err != nil {
+			return 0, fmt.Errorf("opening data files: %w", err)
+		}
+		f.shape = target
+	}
+	if f.shape != target {
+		conformed, err := arrowx.Conform(rec, target, f.shape)
+		if err != nil {
+			return 0, err
+		}
+		rec.Release()
+		rec = conformed
+	}
+	if err := f.writer.Write(rec); err != nil {
+		return 0, err
+	}
+	return rec.NumRows(), nil
+}
+
+func (p *Puller) schemaOf(fingerprint string) *schema.Schema {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.schemas[fingerprint]
+}
+
+// quarantine keeps the poison of an entry until the cut, and returns its number.
+func (f *filler) quarantine(e entry) (int64, error) {
+	if e.append.Quarantined == 0 {
+		return 0, nil
+	}
+	rec, err := arrowx.MaterialiseQuarantine(e.append, e.within, f.batch.ID)
+	if err != nil {
+		return 0, err
+	}
+	if rec.NumRows() == 0 {
+		rec.Release()
+		return 0, nil
+	}
+	f.batch.Quarantine = append(f.batch.Quarantine, commit.Poison{Pipeline: e.append.Partition.Pipeline, Records: rec})
+	f.poison += int64(len(e.append.Quarantine))
+	return rec.NumRows(), nil
+}
+
+// account moves the batch's range of the partition on. It is the place where an
+// entry whose rows do not add up is found before it can land (G1).
+func (f *filler) account(e entry, rows, bad int64) error {
+	part := e.append.Partition
+	a := f.batch.Parts[part]
+	if a == nil {
+		a = &commit.Advance{Range: ident.Range{First: e.within.First, Next: e.within.First}, LeaderEpoch: -1}
+		f.batch.Parts[part] = a
+	}
+	if a.Range.Next != e.within.First {
+		return fault.New(fault.Internal, "taking in %v %v: the batch ends at %d", part, e.within, a.Range.Next)
+	}
+	a.Add(e.within, rows, bad, e.append.Skips)
+	if got := a.Count.Len(); got != a.Range.Len() {
+		return fault.New(fault.Corrupt, "taking in %v %v: %d of %d offsets are accounted for: its batches do not hold what its header says",
+			part, e.append.Range, got, a.Range.Len())
+	}
+	if e.append.LeaderEpoch >= 0 {
+		a.LeaderEpoch = e.append.LeaderEpoch
+	}
+	if e.append.MaxTime > 0 {
+		if newest := time.UnixMilli(e.append.MaxTime).UTC(); newest.After(a.NewestTime) {
+			a.NewestTime = newest
+		}
+	}
+	if _, next := e.append.LSNRange(); takesLSNs(e.append) && next > f.batch.NextLSN {
+		f.batch.NextLSN = next
+	}
+	f.batch.Hot += e.append.Bytes()
+	encoded, open := f.poison, 0
+	if f.writer != nil {
+		encoded += f.writer.Bytes()
+		open = f.writer.Open()
+	}
+	f.p.note(func() {
+		f.p.open = open
+		if f.p.gen == f.gen {
+			f.p.load.Encoded = encoded
+		}
+	})
+	return nil
+}
+
+// takesLSNs reports whether an entry owns a range of LSNs: one that only says
+// that offsets were lost has none.
+func takesLSNs(e *event.Append) bool {
+	for _, s := range e.Skips {
+		if s.Reason != event.SkipLost {
+			return true
+		}
+	}
+	return e.Rows+e.Quarantined > 0
+}
+
+// seal closes the files of the batch and hands it over.
+func (f *filler) seal(ctx context.Context, s sealing) {
+	if s.drain {
+		f.drain(ctx)
+	}
+	gen, _, _ := f.p.current()
+	if gen != f.gen {
+		f.abandon(ctx)
+		f.gen = gen
+	}
+	b := f.batch
+	if b == nil || len(b.Parts) == 0 {
+		f.abandon(ctx)
+		s.reply <- sealed{}
+		return
+	}
+	if f.writer != nil {
+		files, err := f.writer.Close(ctx)
+		if err != nil {
+			err = fmt.Errorf("closing data files: %w", err)
+			f.failed(ctx, err)
+			s.reply <- sealed{err: err}
+			return
+		}
+		b.Files = files
+	}
+	if !f.p.handOver(b, f.gen, f.next) {
+		f.abandon(ctx)
+		s.reply <- sealed{}
+		return
+	}
+	f.clear()
+	f.pause.Reset()
+	s.reply <- sealed{batch: b}
+}
+
+// drain takes in what is queued now.
+func (f *filler) drain(ctx context.Context) {
+	f.p.mu.Lock()
+	n := len(f.p.queue)
+	f.p.mu.Unlock()
+	for ; f.next == nil && n > 0; n-- {
+		e, ok := f.p.pop()
+		if !ok {
+			return
+		}
+		f.next = &e
+		err := f.fill(ctx, e)
+		if errors.Is(err, errNewShape) {
+			return // comes with the next batch
+		}
+		f.done()
+		if err != nil {
+			f.failed(ctx, err)
+			return
+		}
+	}
+}
+
+// handOver takes a sealed batch out of the accounts; false when it became void
+// meanwhile. What waits already is as old as now.
+func (p *Puller) handOver(b *commit.Batch, gen uint64, next *entry) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gen != gen {
+		return false
+	}
+	for part, a := range b.Parts {
+		pr, ok := p.progress[part]
+		a.CaughtUp = ok && pr.StableEnd <= a.Range.Next
+	}
+	hot := b.Hot
+	p.hot -= hot
+	b.Free = func() { p.o.Hot.Add(-hot) }
+	waiting := p.queue
+	if next != nil {
+		waiting = append([]entry{*next}, waiting...)
+	}
+	p.load = loadOf(waiting)
+	clear(p.moved)
+	for _, e := range waiting {
+		p.moved[e.append.Partition] = true
+	}
+	return true
+}
+
+// abandon gives the open batch up and removes its files, which nobody was ever
+// told of.
+func (f *filler) abandon(ctx context.Context) {
+	if f.writer != nil {
+		f.writer.Abort(ctx)
+	}
+	if f.batch != nil {
+		f.batch.Release()
+	}
+	f.clear()
+}
+
+func (f *filler) clear() {
+	f.batch, f.writer, f.shape, f.poison = nil, nil, nil, 0
+	f.p.note(func() { f.p.open = 0 })
+}
+
+// failed gives up what is held after an error and follows anew after a pause:
+// the rows are still hot in the buffer (G11).
+func (f *filler) failed(ctx context.Context, err error) {
+	f.p.log.Warn("writing failed: rows are read again from the log", "error", err)
+	f.owner.Failed(err)
+	f.abandon(ctx)
+	if f.pause.Wait(ctx, 0) != nil {
+		return
+	}
+	f.p.mu.Lock()
+	at := f.p.expect
+	f.p.mu.Unlock()
+	f.p.Rebase(at, true)
+}
+
+// Seal implements commit.Source.
+func (p *Puller) Seal(ctx context.Context, drain bool) (*commit.Batch, error) {
+	s := sealing{drain: drain, reply: make(chan sealed, 1)}
+	select {
+	case p.seals <- s:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("closing data files: %w", context.Cause(ctx))
+	}
+	r := <-s.reply
+	return r.batch, r.err
+}

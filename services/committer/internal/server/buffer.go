@@ -1,0 +1,97 @@
+package server
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	bufferv1 "github.com/icestream/icestream/gen/go/icestream/buffer/v1"
+	"github.com/icestream/icestream/internal/discovery"
+	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/wire"
+	"github.com/icestream/icestream/services/committer/internal/commit"
+)
+
+// Dialer returns the connection to an address; it keeps connections.
+type Dialer interface {
+	Conn(address string) (*grpc.ClientConn, error)
+}
+
+// bufferClient is the table log of one table, wherever its owner is at the
+// moment.
+type bufferClient struct {
+	table   string
+	resolve discovery.Resolver
+	dial    Dialer
+}
+
+var _ commit.Buffer = (*bufferClient)(nil)
+
+// conn returns the connection to the owner.
+func (b *bufferClient) conn(ctx context.Context) (*grpc.ClientConn, error) {
+	address, err := b.resolve.Owner(ctx, b.table, discovery.Buffer)
+	if err != nil {
+		return nil, err
+	}
+	return b.dial.Conn(address)
+}
+
+func (b *bufferClient) client(ctx context.Context) (bufferv1.TableLogServiceClient, error) {
+	conn, err := b.conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return bufferv1.NewTableLogServiceClient(conn), nil
+}
+
+// OpenTable implements commit.Buffer.
+func (b *bufferClient) OpenTable(ctx context.Context, c event.Commit, schemas []event.Schema, ended []event.EndedEpoch) (*commit.Wanted, error) {
+	client, err := b.client(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.OpenTable(ctx, &bufferv1.OpenTableRequest{
+		Table: b.table, Commit: wire.CommitToProto(&c), Schemas: wire.SchemasToProto(schemas), Ended: wire.EndedEpochsToProto(ended),
+	})
+	if err != nil {
+		return nil, wire.FromStatus(err)
+	}
+	w := resp.GetEpochWanted()
+	if w == nil {
+		return nil, nil //nolint:nilnil // nothing is wanted
+	}
+	return &commit.Wanted{Nonce: w.GetNonce(), Reason: w.GetReason(), AppendsWaiting: w.GetAppendsWaiting()}, nil
+}
+
+// PublishSchema implements commit.Buffer.
+func (b *bufferClient) PublishSchema(ctx context.Context, table ident.UUID, epoch ident.WriterEpoch, s event.Schema) error {
+	client, err := b.client(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = client.PublishSchema(ctx, &bufferv1.PublishSchemaRequest{
+		Table: b.table, TableUuid: wire.UUIDToProto(table), WriterEpoch: int64(epoch), Schema: wire.SchemaToProto(&s),
+	})
+	return wire.FromStatus(err)
+}
+
+// GrantEpoch implements commit.Buffer.
+func (b *bufferClient) GrantEpoch(ctx context.Context, nonce uint64, c event.Commit) error {
+	client, err := b.client(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = client.GrantEpoch(ctx, &bufferv1.GrantEpochRequest{Table: b.table, Nonce: nonce, Commit: wire.CommitToProto(&c)})
+	return wire.FromStatus(err)
+}
+
+// ReportCommit implements commit.Buffer.
+func (b *bufferClient) ReportCommit(ctx context.Context, c event.Commit) error {
+	client, err := b.client(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = client.ReportCommit(ctx, &bufferv1.ReportCommitRequest{Table: b.table, Commit: wire.CommitToProto(&c)})
+	return wire.FromStatus(err)
+}
