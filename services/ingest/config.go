@@ -119,10 +119,10 @@ func codec(p *config.Pipeline, schemas *registry.Client) (pipeline.Codec, error)
 		}
 		c := &pipeline.Protobuf{Schemas: schemas, Message: p.Message, Options: proto.Options{EnumAsInt: p.Enum == "int"}}
 		if p.Schema.Framing == "none" {
-			if p.Schema.ID == 0 {
-				return nil, fmt.Errorf("making pipeline %s: schema.framing: none needs schema.id, the registry id of the one schema of its records", p.Name)
+			if p.Schema.ID == 0 && p.Schema.Subject == "" {
+				return nil, fmt.Errorf("making pipeline %s: schema.framing: none needs schema.id or schema.subject, the one schema of its records", p.Name)
 			}
-			c.FixedID = int32(p.Schema.ID)
+			c.Unframed, c.FixedID, c.Subject, c.Version = true, int32(p.Schema.ID), p.Schema.Subject, p.Schema.Version
 		}
 		return c, nil
 	default:

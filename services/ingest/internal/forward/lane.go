@@ -146,7 +146,7 @@ func (l *Lane) AwaitSchema(ctx context.Context, fingerprint string, patience tim
 	}
 }
 
-// Send sends the entry once credit and window allow it. An error means that it was not sent or will not be answered;
+// Send sends the entry once credit and budget allow it. An error means that it was not sent or will not be answered;
 // the lane has ended then, or ctx has.
 func (l *Lane) Send(ctx context.Context, o Outgoing) error {
 	if err := l.admit(ctx, o.Size); err != nil {
@@ -159,6 +159,7 @@ func (l *Lane) Send(ctx context.Context, o Outgoing) error {
 	if l.ended || l.s.life != l.life {
 		err := l.err
 		l.s.flight -= o.Size
+		l.s.o.Budget.give(o.Size)
 		l.life.credit += o.Size
 		l.s.wake()
 		l.s.mu.Unlock()
@@ -176,7 +177,7 @@ func (l *Lane) Send(ctx context.Context, o Outgoing) error {
 	return err
 }
 
-// admit takes size from credit and window. A single message always passes when nothing is in flight.
+// admit takes size from credit and budget. A single message always passes when nothing is in flight.
 func (l *Lane) admit(ctx context.Context, size int64) error {
 	for {
 		l.s.mu.Lock()
@@ -186,16 +187,23 @@ func (l *Lane) admit(ctx context.Context, size int64) error {
 			return err
 		}
 		alone := l.s.flight == 0
-		if alone || (l.life.credit >= size && l.s.flight+size <= l.s.o.Window) {
-			l.s.flight += size
-			l.life.credit -= size
-			l.s.mu.Unlock()
-			return nil
+		var budget <-chan struct{} // nil while only credit is missing
+		if alone || l.life.credit >= size {
+			var ok bool
+			if ok, budget = l.s.o.Budget.take(size, alone); ok {
+				l.s.flight += size
+				l.life.credit -= size
+				l.s.mu.Unlock()
+				return nil
+			}
 		}
 		changed := l.s.changed
 		l.s.mu.Unlock()
-		if err := await(ctx, changed); err != nil {
-			return err
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-changed:
+		case <-budget:
 		}
 	}
 }

@@ -44,8 +44,8 @@ type Options struct {
 	Table    string
 	Pipeline string
 	Instance string
-	// Window bounds the bytes sent and not yet answered, beside the credit of the log.
-	Window  int64
+	// Budget bounds the bytes sent and not yet answered, beside the credit of the log; streams may share it.
+	Budget  *Budget
 	Backoff backoff.Policy
 	// Committed is told the committed positions of the pipeline: all at each hello, then those that moved.
 	// State is told why the stream is down, and nil when it is up. Both, and Log, may be nil.
@@ -272,6 +272,7 @@ func (s *Stream) result(l *life, r *bufferv1.AppendResult) error {
 	l.fifo[0] = flight{}
 	l.fifo = l.fifo[1:]
 	s.flight -= f.size
+	s.o.Budget.give(f.size)
 	if r.GetAppendedNext() > 0 || r.GetOutcome() != bufferv1.AppendOutcome_APPEND_OUTCOME_UNKNOWN_PARTITION {
 		s.next[p] = r.GetAppendedNext()
 	}
@@ -312,6 +313,7 @@ func (s *Stream) end(l *life, err error) {
 	l.fifo = nil
 	for _, f := range lost {
 		s.flight -= f.size
+		s.o.Budget.give(f.size)
 	}
 	for _, lane := range s.lanes {
 		lane.end(fmt.Errorf("%w: %w", ErrStreamDown, err))

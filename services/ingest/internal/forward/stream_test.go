@@ -97,7 +97,7 @@ func start(t *testing.T, window int64) *fixture {
 	require.NoError(t, err)
 	f.stream = New(Options{
 		Connect: func(context.Context) (grpc.ClientConnInterface, error) { return conn, nil },
-		Table:   "n.t", Pipeline: "p", Instance: "i", Window: window, Backoff: backoff.Policy{Initial: time.Millisecond},
+		Table:   "n.t", Pipeline: "p", Instance: "i", Budget: NewBudget(window), Backoff: backoff.Policy{Initial: time.Millisecond},
 		Committed: func(ps ident.Positions) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -208,7 +208,7 @@ func TestRefusalEndsTheLaneAndTheNextStartsWhereTheLogSays(t *testing.T) {
 	}
 }
 
-func TestSenderWaitsForCreditAndForItsWindow(t *testing.T) { // G7
+func TestSenderWaitsForCreditAndForItsBudget(t *testing.T) { // G7
 	f := start(t, 150)
 	ss := f.accept()
 	ss.welcome(&bufferv1.AppendWelcome{Credit: 10, AppendedNext: wire.VectorToProto(ident.Vector{tp(): 0})})
@@ -224,7 +224,7 @@ func TestSenderWaitsForCreditAndForItsWindow(t *testing.T) { // G7
 	defer cancel()
 	select {
 	case err := <-sent:
-		require.Fail(t, "the window is full", "%v", err)
+		require.Fail(t, "the budget is spent", "%v", err)
 	case <-ctx.Done():
 	}
 	ss.answer(got.Entry, bufferv1.AppendOutcome_APPEND_OUTCOME_ACCEPTED, 1)

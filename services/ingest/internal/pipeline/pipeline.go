@@ -25,6 +25,7 @@ import (
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/obs"
+	"github.com/icestream/icestream/services/ingest/internal/forward"
 	"github.com/icestream/icestream/services/ingest/internal/source"
 )
 
@@ -39,7 +40,7 @@ type Config struct {
 	BatchBytes int64
 	RecordMax  int64
 	MessageMax int64 // largest message on any hop
-	Window     int64 // bytes sent and not yet acknowledged, per table
+	Window     int64 // bytes sent and not yet acknowledged, all tables together
 	// Committer and Buffer find the owners of a table; addr is what the committer said, "" to discover it.
 	Committer func(ctx context.Context, table string) (grpc.ClientConnInterface, error)
 	Buffer    func(ctx context.Context, table, addr string) (grpc.ClientConnInterface, error)
@@ -59,6 +60,7 @@ type Pipeline struct {
 	c        Config
 	start    source.Start
 	consumer *source.Consumer
+	budget   *forward.Budget
 
 	ctx    context.Context //nolint:containedctx // the lifetime of Run, for what the source's callbacks start
 	cancel context.CancelFunc
@@ -85,7 +87,7 @@ func New(c Config) (*Pipeline, error) {
 	p := &Pipeline{
 		c: c, workers: map[source.TopicPartition]*worker{}, tables: map[string]*table{}, names: map[string]string{},
 		refused: map[string]error{}, topics: map[string]source.Topic{}, dirty: make(chan struct{}, 1), news: make(chan struct{}, 1),
-		sent: map[source.TopicPartition]int64{}, trouble: errors.New("connecting to Kafka"),
+		sent: map[source.TopicPartition]int64{}, budget: forward.NewBudget(c.Window), trouble: errors.New("connecting to Kafka"),
 		start: source.Start{Mode: c.Pipeline.Start.Mode, At: c.Pipeline.Start.At, Offsets: c.Pipeline.Start.Offsets},
 	}
 	if p.c.Health == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -24,6 +25,7 @@ const (
 // Schemas is the registry: registry.Client, or a fake.
 type Schemas interface {
 	Schema(ctx context.Context, ref registry.Ref) (*registry.Schema, error)
+	ID(ctx context.Context, subject string, version int) (int32, error)
 }
 
 // Protobuf is the format of Protobuf records.
@@ -32,13 +34,46 @@ type Protobuf struct {
 	Options proto.Options
 	// Message is the full name of the message where records do not say which; "" is the first of the file.
 	Message string
-	// FixedID is the registry id of the schema of records without a frame; 0 means that records are framed.
-	FixedID int32
+	// Unframed says that records carry no schema reference and all have one schema: that of FixedID, or of Subject and
+	// Version (0 for the latest at the first record).
+	Unframed bool
+	FixedID  int32
+	Subject  string
+	Version  int
+
+	resolving sync.Mutex
+	resolved  int32
+}
+
+// fixed is the schema of records without a reference. That it cannot be found is the configuration's fault, never a
+// record's.
+func (c *Protobuf) fixed(ctx context.Context) (int32, error) {
+	c.resolving.Lock()
+	defer c.resolving.Unlock()
+	if c.resolved == 0 && c.FixedID != 0 {
+		c.resolved = c.FixedID
+	}
+	if c.resolved == 0 {
+		id, err := c.Schemas.ID(ctx, c.Subject, c.Version)
+		if err != nil {
+			return 0, configured(registryFault(err))
+		}
+		c.resolved = id
+	}
+	return c.resolved, nil
+}
+
+// configured turns a fault of a record into one of the configuration.
+func configured(err error) error {
+	if rf, ok := errors.AsType[*RecordError](err); ok {
+		return &stopError{fmt.Errorf("using the configured schema: %s; correct the pipeline's schema section, or register it", rf.Text)}
+	}
+	return err
 }
 
 // Split implements Codec.
 func (c *Protobuf) Split(value, header []byte) (frame.Frame, error) {
-	if c.FixedID != 0 {
+	if c.Unframed {
 		return frame.Unframed(value), nil
 	}
 	return frame.Parse(value, header, true)
@@ -48,8 +83,18 @@ func (c *Protobuf) Split(value, header []byte) (frame.Frame, error) {
 func (c *Protobuf) Source(ctx context.Context, f *frame.Frame) (Source, error) {
 	ref := registry.Ref{ID: f.ID, GUID: f.GUID, ByGUID: f.Form == frame.HeaderGUID}
 	if f.Form == frame.Fixed {
-		ref.ID = c.FixedID
+		id, err := c.fixed(ctx)
+		if err != nil {
+			return nil, err
+		}
+		ref.ID = id
+		src, err := c.source(ctx, ref, f)
+		return src, configured(err)
 	}
+	return c.source(ctx, ref, f)
+}
+
+func (c *Protobuf) source(ctx context.Context, ref registry.Ref, f *frame.Frame) (Source, error) {
 	s, err := c.Schemas.Schema(ctx, ref)
 	if err != nil {
 		return nil, registryFault(err)

@@ -94,7 +94,7 @@ func (g gate) leave() { <-g }
 func newTable(p *Pipeline, name string) *table {
 	t := &table{p: p, name: name, opening: newGate(), positions: ident.Positions{}, plans: map[frame.Key]*plan{}, proposing: map[frame.Key]gate{}}
 	t.stream = forward.New(forward.Options{
-		Connect: t.connect, Table: name, Pipeline: p.c.Pipeline.Name, Instance: p.c.Instance, Window: p.c.Window,
+		Connect: t.connect, Table: name, Pipeline: p.c.Pipeline.Name, Instance: p.c.Instance, Budget: p.budget,
 		Backoff:   backoff.Policy{Initial: 50 * time.Millisecond, Max: 2 * time.Second, Factor: 2, Jitter: 0.3},
 		Committed: t.committed, State: t.state, Log: p.c.Log,
 	})

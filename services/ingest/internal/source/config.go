@@ -75,7 +75,7 @@ func (c *Config) common() ([]kgo.Opt, error) {
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(c.Brokers...),
 		kgo.ClientID(c.ClientID),
-		kgo.WithLogger(kslog.New(c.Log)),
+		kgo.WithLogger(quiet{kslog.New(c.Log)}),
 		kgo.MetadataMaxAge(c.Refresh),
 		kgo.MetadataMinAge(min(c.Refresh, 250*time.Millisecond)),
 		kgo.BrokerMaxReadBytes(clampInt32(max(100<<20, 2*c.RecordMax+(32<<20)))),
@@ -136,6 +136,17 @@ func (c *Config) groupOptions(g groupHandler) []kgo.Opt {
 
 // wholeName makes an expression match whole names only.
 func wholeName(re *regexp.Regexp) string { return `^(?:` + re.String() + `)$` }
+
+// quiet holds back what the client says at level info, which is far more than state changes.
+type quiet struct{ kgo.Logger }
+
+// Level implements kgo.Logger.
+func (q quiet) Level() kgo.LogLevel {
+	if l := q.Logger.Level(); l >= kgo.LogLevelDebug || l < kgo.LogLevelWarn {
+		return l
+	}
+	return kgo.LogLevelWarn
+}
 
 func clampInt32(n int64) int32 { return int32(min(n, 1<<31-1)) }
 

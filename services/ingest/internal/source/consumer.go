@@ -67,6 +67,7 @@ type Consumer struct {
 	cursors  map[TopicPartition]*Cursor
 	commands []command
 	wakePoll context.CancelFunc
+	endRun   context.CancelFunc // nil before Run
 	stopped  bool
 	cluster  string
 	topics   map[string]Topic
@@ -115,8 +116,13 @@ func New(cfg Config, h Handler) (*Consumer, error) {
 	return c, nil
 }
 
-// Run polls until ctx ends. It does not leave the group: see Close.
+// Run polls until ctx ends or Close is called. It does not leave the group by itself.
 func (c *Consumer) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.mu.Lock()
+	c.endRun = cancel
+	c.mu.Unlock()
 	var wg sync.WaitGroup
 	wg.Go(func() { c.watch(ctx) })
 	wg.Go(func() { c.pollGroup(ctx) })
@@ -134,6 +140,12 @@ func (c *Consumer) Close(ctx context.Context) error {
 
 func (c *Consumer) close(ctx context.Context) error {
 	err := c.group.LeaveGroupContext(ctx)
+	c.mu.Lock()
+	endRun := c.endRun
+	c.mu.Unlock()
+	if endRun != nil {
+		endRun()
+	}
 	c.group.Close()
 	c.fetch.Close()
 	if err != nil {

@@ -1,0 +1,31 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strconv"
+)
+
+// ID looks up the schema id of a version of a subject; version 0 is the latest. It is asked anew at each call.
+func (c *Client) ID(ctx context.Context, subject string, number int) (int32, error) {
+	word := "latest"
+	if number > 0 {
+		word = strconv.Itoa(number)
+	}
+	what := fmt.Sprintf("subject %s version %s", subject, word)
+	var a struct {
+		ID int32 `json:"id"`
+	}
+	key := "" // the latest version is not kept: it changes
+	if number > 0 {
+		key = "subject-id-" + hash(subject) + "-" + word
+	}
+	if err := c.get(ctx, what, "/subjects/"+url.PathEscape(subject)+"/versions/"+word, key, &a); err != nil {
+		return 0, err
+	}
+	if a.ID <= 0 {
+		return 0, &UnavailableError{What: what, Detail: "the answer names no schema id"}
+	}
+	return a.ID, nil
+}
