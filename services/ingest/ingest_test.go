@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 	adminv1 "github.com/icestream/icestream/gen/go/icestream/admin/v1"
 	bufferv1 "github.com/icestream/icestream/gen/go/icestream/buffer/v1"
 	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/obs"
 	"github.com/icestream/icestream/internal/rpc"
 	"github.com/icestream/icestream/internal/wire"
 )
@@ -490,4 +493,36 @@ func TestTruncationIsFoundByTheLeaderEpoch(t *testing.T) { // K13
 	w.start()
 	w.await("stopped", func() bool { return w.progress[0].State == event.PartitionStopped })
 	require.Contains(t, w.progress[0].Reason, "truncated below the position")
+}
+
+func TestAnotherCommitterIsAskedToOpenTheTable(t *testing.T) { // G11
+	w := newWorld(t, ordersTopic, topic(1))
+	w.produce(0, orders(1, 0, 2)...)
+	w.start()
+	w.appended(0, 2)
+	w.mu.Lock()
+	w.forgot = true
+	w.mu.Unlock()
+	w.produce(0, orders(2, 2, 2)...)
+	w.appended(0, 4)
+}
+
+func TestTableThatIsRefusedStopsItsPartitionsUntilItIsGiven(t *testing.T) {
+	w := newWorld(t, ordersTopic, topic(1))
+	w.openErr = fault.New(fault.Stopped, "table shop.orders belongs to another deployment")
+	w.produce(0, orders(1, 0, 2)...)
+	i := w.start()
+	require.Eventually(t, func() bool {
+		s := i.s.pipelines[0].Status()
+		return len(s) == 1 && s[0].State == event.PartitionStopped && strings.Contains(s[0].Reason, "another deployment")
+	}, 20*time.Second, 10*time.Millisecond)
+	w.mu.Lock()
+	w.openErr = nil
+	w.mu.Unlock()
+	i.s.pipelines[0].Pause(false) // an operator's "try again"
+	w.appended(0, 2)
+}
+
+func TestMetricsAreDeclaredOnce(t *testing.T) { // O11
+	require.NoError(t, obs.Check([]obs.Group{{Title: "ingest", Defs: Defs()}}))
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/discovery"
 	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/obs"
 	"github.com/icestream/icestream/internal/rpc"
@@ -55,6 +56,8 @@ type world struct {
 	registryErr int            // status it answers with instead, 0 for none
 	requests    int
 	refuse      bool // refuse every candidate
+	forgot      bool // the committer has not opened the table since its start
+	openErr     error
 	table       *schema.Schema
 	numbers     schema.NumberMap
 	known       map[string]*schema.Schema // published schemas by fingerprint
@@ -197,6 +200,10 @@ func (w *world) serveRegistry(rw http.ResponseWriter, r *http.Request) {
 func (w *world) OpenTable(_ context.Context, r *committerv1.OpenTableRequest) (*committerv1.OpenTableResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.openErr != nil {
+		return nil, w.openErr
+	}
+	w.forgot = false
 	for _, ps := range r.GetPartitions() {
 		p, err := wire.PartitionFromProto(ps.GetPartition())
 		if err != nil {
@@ -229,6 +236,9 @@ func (w *world) publish(s *schema.Schema) *typesv1.TableSchema {
 func (w *world) ProposeSchema(_ context.Context, r *committerv1.ProposeSchemaRequest) (*committerv1.ProposeSchemaResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.forgot {
+		return nil, fault.New(fault.UnknownTable, "table %s is not open here", r.GetTable())
+	}
 	if w.refuse {
 		return &committerv1.ProposeSchemaResponse{Refusals: []*committerv1.SchemaRefusal{{Path: "units", TableType: "string", SourceType: "long", Why: "text is never a number"}}}, nil
 	}

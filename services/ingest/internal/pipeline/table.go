@@ -236,7 +236,7 @@ func (t *table) call(ctx context.Context, starts []*committerv1.PartitionStart) 
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("opening table %s: %w", t.name, wire.FromStatus(err))
+		return stopIfFinal(fmt.Errorf("opening table %s: %w", t.name, wire.FromStatus(err)))
 	}
 	ps, err := wire.PositionsFromProto(resp.GetPositions())
 	if err != nil {
@@ -258,6 +258,16 @@ func (t *table) call(ctx context.Context, starts []*committerv1.PartitionStart) 
 		t.latest = &s
 	}
 	return nil
+}
+
+// stopIfFinal turns an answer that no retry changes into a stop.
+func stopIfFinal(err error) error {
+	switch fault.ReasonOf(err) {
+	case fault.SchemaRefused, fault.InvalidArgument, fault.Stopped, fault.Unauthorized, fault.Unsupported, fault.Corrupt:
+		return &stopError{err}
+	default:
+		return err
+	}
 }
 
 // planFor returns the plan for a frame, agreeing on a target with the committer at its first use. The error is a
@@ -342,10 +352,10 @@ func (t *table) propose(ctx context.Context, src Source) (*event.Schema, error) 
 	})
 	if err != nil {
 		err = fmt.Errorf("proposing %s for table %s: %w", src.Name(), t.name, wire.FromStatus(err))
-		if errors.Is(err, fault.Of(fault.SchemaRefused)) || errors.Is(err, fault.Of(fault.InvalidArgument)) {
-			return nil, &stopError{err}
+		if errors.Is(err, fault.Of(fault.UnknownTable)) { // another committer than the one that opened it
+			return nil, errors.Join(err, t.call(ctx, nil))
 		}
-		return nil, err
+		return nil, stopIfFinal(err)
 	}
 	if r := resp.GetRefusals(); len(r) > 0 {
 		return nil, &stopError{fault.New(fault.SchemaRefused,
