@@ -46,10 +46,16 @@ func (b *budget) open(window int64, give func(int64)) (*credit, int64) {
 	defer b.mu.Unlock()
 	c := &credit{window: window, give: give}
 	b.lines[c] = struct{}{}
-	first := max(0, min(window, b.limit-b.used-b.granted))
+	first := max(0, min(b.share(c), b.limit-b.used-b.granted))
 	c.balance = first
 	b.granted += first
 	return c, first
+}
+
+// share is the credit a stream may hold: its window, but all together no more
+// than about half of the budget, or idle streams would leave no room for rows.
+func (b *budget) share(c *credit) int64 {
+	return min(c.window, max(smallGrant, b.limit/2/int64(len(b.lines))))
 }
 
 // close removes a stream with its credit.
@@ -114,9 +120,10 @@ func (b *budget) spread() {
 		if free <= 0 {
 			return
 		}
-		want := c.window - c.balance
-		n := min(want, free)
-		if n <= 0 || n < min(smallGrant, c.window/4) {
+		share := b.share(c)
+		// A debt is forgiven with the next grant: what made it is accounted for.
+		n := min(share, max(0, c.balance)+free) - c.balance
+		if n <= 0 || n < min(smallGrant, share/4) {
 			continue
 		}
 		before := max(0, c.balance)
