@@ -52,9 +52,9 @@ func (b *bench) audit(deep bool) Report {
 	return r
 }
 
-func requireFinding(t testing.TB, r Report, v Verdict, what string) {
+func requireViolation(t testing.TB, r Report, what string) {
 	t.Helper()
-	require.Equal(t, v, r.Verdict, r.Text())
+	require.Equal(t, Violated, r.Verdict, r.Text())
 	require.Contains(t, r.Text(), what)
 }
 
@@ -97,7 +97,7 @@ func TestAuditFindsARemovedFile(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, walkEntries(t.Context(), files, b.handle().Metadata(), func(e entry) { path = e.file.FilePath() }))
 	require.NoError(t, os.Remove(localPath(path)))
-	requireFinding(t, b.audit(false), Violated, path+": file is gone")
+	requireViolation(t, b.audit(false), path+": file is gone")
 }
 
 // C1, C7, C8: the same file in two snapshots.
@@ -111,7 +111,7 @@ func TestAuditFindsADoubledFile(t *testing.T) {
 	again.advance(part(0), Totals{Rows: 6})
 	again.Files = c.Files
 	b.commit(again)
-	requireFinding(t, b.audit(false), Violated, "added by snapshot")
+	requireViolation(t, b.audit(false), "added by snapshot")
 }
 
 // A copy of the rows under another name passes every count: only the offsets
@@ -125,7 +125,7 @@ func TestDeepAuditFindsRowsThatStandForOthers(t *testing.T) {
 	b.commit(c)
 	require.Equal(t, Proven, b.audit(false).Verdict)
 	report := b.audit(true)
-	requireFinding(t, report, Violated, "offsets that are more than one row: [0 1 2 3 4]")
+	requireViolation(t, report, "offsets that are more than one row: [0 1 2 3 4]")
 	require.Contains(t, report.Text(), "offsets without a row begin with [6 7 8 9 10]")
 }
 
@@ -135,7 +135,7 @@ func TestDeepAuditFindsARowBeyondTheCommittedPosition(t *testing.T) {
 	c.advance(part(0), Totals{Rows: 2})
 	c.Files = b.write(b.batch(part(0), ident.Range{First: 40, Next: 42}))
 	b.commit(c)
-	requireFinding(t, b.audit(true), Violated, "rows of offsets 40 to 41, but only [0,2) is committed")
+	requireViolation(t, b.audit(true), "rows of offsets 40 to 41, but only [0,2) is committed")
 }
 
 // edit plants a summary in a snapshot on top, as a bug of ours would write it.
@@ -189,7 +189,7 @@ func TestAuditFindsPlantedStates(t *testing.T) {
 			b.commitRows(part(0), 6)
 			b.commitRows(part(1), 2)
 			b.plant(c.edit, 4)
-			requireFinding(t, b.audit(false), Violated, c.want)
+			requireViolation(t, b.audit(false), c.want)
 		})
 	}
 }
@@ -201,14 +201,14 @@ func TestAuditFindsALostQuarantineRow(t *testing.T) {
 	qo := &other{TB: t, tbl: q.handle()}
 	before := q.handle().CurrentSnapshot()
 	qo.do(func(tx *table.Transaction) error { return tx.RollbackToSnapshot(*before.ParentSnapshotID) })
-	requireFinding(t, b.audit(false), Violated, "6 records are counted as quarantined; the table holds 2 and 2 are pending")
+	requireViolation(t, b.audit(false), "6 records are counted as quarantined; the table holds 2 and 2 are pending")
 }
 
 func TestAuditFindsALostPendingFile(t *testing.T) {
 	b := ledger(t)
 	pending := b.Head().State.Pending()
 	require.NoError(t, os.Remove(localPath(pending[2].Files[0].Path)))
-	requireFinding(t, b.audit(false), Violated, "pending quarantine file is gone")
+	requireViolation(t, b.audit(false), "pending quarantine file is gone")
 }
 
 func TestAuditDoesNotClaimWhatOthersMayHaveRemoved(t *testing.T) {
@@ -228,7 +228,7 @@ func TestAuditOfARolledBackTableIsAViolation(t *testing.T) {
 	first := b.commitRows(part(0), 5)
 	b.commitRows(part(0), 4)
 	b.other().do(func(tx *table.Transaction) error { return tx.RollbackToSnapshot(first.SnapshotID) })
-	requireFinding(t, b.audit(false), Violated, "somebody rolled it back")
+	requireViolation(t, b.audit(false), "somebody rolled it back")
 }
 
 func TestAuditOfATableWithoutOurStateCannotTell(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -174,9 +175,7 @@ func sqlOpener(cfg Config) (opener, error) {
 		return nil, fault.New(fault.InvalidArgument, "checking the sql catalog: it needs catalog.uri (sqlite:///path/catalog.db) and catalog.warehouse (file:///path or s3://bucket/prefix)")
 	}
 	props := iceberg.Properties{"warehouse": cfg.Warehouse}
-	for k, v := range cfg.Properties {
-		props[k] = v
-	}
+	maps.Copy(props, cfg.Properties)
 	return func(context.Context) (catalog.Catalog, error) {
 		db, err := sql.Open("sqlite", "file:"+path+sqliteOptions)
 		if err != nil {

@@ -99,8 +99,9 @@ func decodeState(keys map[string]string) (s State, ok bool, err error) {
 	}
 	s.Pipelines = map[string]*Pipeline{}
 	for key := range keys {
-		name, found := strings.CutPrefix(key, prefix)
-		if name, found = strings.CutSuffix(name, "."+partOffsets); !found {
+		name, ours := strings.CutPrefix(key, prefix)
+		name, offsets := strings.CutSuffix(name, "."+partOffsets)
+		if !ours || !offsets {
 			continue
 		}
 		p, err := decodePipeline(keys, name)
@@ -389,8 +390,8 @@ func pack(text string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer enc.Close()
-	return packed + base64.StdEncoding.EncodeToString(enc.EncodeAll([]byte(text), nil)), nil
+	out := packed + base64.StdEncoding.EncodeToString(enc.EncodeAll([]byte(text), nil))
+	return out, enc.Close()
 }
 
 // unpack undoes pack.

@@ -370,3 +370,33 @@ func TestEndedEpochsAreRemembered(t *testing.T) {
 		{Epoch: 1, Base: ident.Vector{part(0): 5}}, {Epoch: 2, Base: ident.Vector{part(0): 6}},
 	}, b.Head().Ended)
 }
+
+// A table that others made is looked after from our first commit on.
+func TestATableMadeByOthersIsOwnedAfterTheFirstCommit(t *testing.T) {
+	l := newLake(t, t.TempDir())
+	columns := &schema.Schema{Columns: columns()}
+	columns.AssignIDs()
+	require.NoError(t, l.create(t.Context(), tableName, columns, nil))
+	tbl, err := l.Load(t.Context(), tableName)
+	require.NoError(t, err)
+	b := &bench{TB: t, lake: l, Table: tbl}
+	b.other().insert(3, nil)
+	b.reload()
+	require.Zero(t, b.Head().State.Format)
+	b.commit(b.change(KindWriter))
+	owned, err := l.Owned(t.Context(), "test")
+	require.NoError(t, err)
+	require.Equal(t, []string{tableName}, owned)
+	r := b.audit(false)
+	require.Equal(t, Proven, r.Verdict, r.Text())
+}
+
+func TestTablesOfFormatVersionThreeAreCommittedTo(t *testing.T) {
+	b := newBench(t, Settings{Properties: map[string]string{"format-version": "3"}})
+	require.Equal(t, 3, b.handle().Metadata().Version())
+	b.commitRows(part(0), 6)
+	b.commitRows(part(0), 5)
+	require.Equal(t, int64(11), b.rows(tableName))
+	r := b.audit(true)
+	require.Equal(t, Proven, r.Verdict, r.Text())
+}

@@ -6,8 +6,6 @@ import (
 	"github.com/apache/iceberg-go"
 	iceio "github.com/apache/iceberg-go/io"
 	"github.com/apache/iceberg-go/table"
-
-	"github.com/icestream/icestream/internal/ident"
 )
 
 // ExpirePolicy says which own snapshots stay. Snapshots of others, and whatever
@@ -132,16 +130,4 @@ func walkManifest(files iceio.IO, m iceberg.ManifestFile, visit func(entry)) err
 		})
 	}
 	return nil
-}
-
-// commitOf is the id of the commit that made a snapshot of ours, zero for others.
-func commitOf(s *table.Snapshot) ident.UUID {
-	if s.Summary == nil {
-		return ident.UUID{}
-	}
-	id, err := ident.ParseUUID(s.Summary.Properties[keyCommitID])
-	if err != nil {
-		return ident.UUID{}
-	}
-	return id
 }

@@ -47,7 +47,7 @@ type Timeouts struct {
 	Load   time.Duration // 15 s
 	Commit time.Duration // 30 s
 	Stage  time.Duration // 15 s, and as much again per 1,000 files
-	Write  time.Duration // 30 s for one file, and a second per MiB
+	Write  time.Duration // 30 s until the object store answers one request
 }
 
 func (t Timeouts) withDefaults() Timeouts {
@@ -330,7 +330,7 @@ func (l *Lake) walkNamespaces(ctx context.Context, cat catalog.Catalog, parent t
 }
 
 func identifier(name string) (table.Identifier, error) {
-	ident := table.Identifier(strings.Split(name, "."))
+	ident := strings.Split(name, ".")
 	if err := catalog.ValidateTableIdentifier(ident); err != nil {
 		return nil, fault.New(fault.InvalidArgument, "reading table name %q: want namespace.table", name)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/metadata"
 	"github.com/apache/iceberg-go"
 	iceio "github.com/apache/iceberg-go/io"
 	"github.com/apache/iceberg-go/table"
@@ -277,26 +278,32 @@ func (t *Table) describe(ctx context.Context, f QuarantineFile) (iceberg.DataFil
 	if there, err := exists(files, f.Path); err == nil && !there {
 		return nil, fault.New(fault.NotFound, "applying quarantined records: %s is gone: put it back, or accept the loss with `icestream offsets reset`", f.Path)
 	}
-	in, err := files.Open(f.Path)
+	footer, err := readFileFooter(files, f)
 	if err != nil {
-		return nil, classify(err, "opening %s", f.Path)
-	}
-	defer in.Close()
-	r, err := file.NewParquetReader(in)
-	if err != nil {
-		return nil, fault.New(fault.Corrupt, "reading %s: %w", f.Path, err)
-	}
-	defer r.Close()
-	if r.NumRows() != f.Rows {
-		return nil, fault.New(fault.Corrupt, "reading %s: it has %d rows, the outbox says %d", f.Path, r.NumRows(), f.Rows)
+		return nil, err
 	}
 	meta := t.handle().Metadata()
 	data, err := table.DataFileFromMetadata(table.DataFileArgs{
-		Schema: meta.CurrentSchema(), Spec: *iceberg.UnpartitionedSpec, Format: iceberg.ParquetFile, Metadata: r.MetaData(),
+		Schema: meta.CurrentSchema(), Spec: *iceberg.UnpartitionedSpec, Format: iceberg.ParquetFile, Metadata: footer,
 		FilePath: f.Path, FileSize: f.Bytes, Content: iceberg.EntryContentData, FormatVersion: meta.Version(), Properties: meta.Properties(),
 	})
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "describing %s: %w", f.Path, err)
 	}
 	return data, nil
+}
+
+func readFileFooter(files iceio.IO, f QuarantineFile) (meta *metadata.FileMetaData, err error) {
+	in, err := files.Open(f.Path)
+	if err != nil {
+		return nil, classify(err, "opening %s", f.Path)
+	}
+	r, err := file.NewParquetReader(in)
+	if err != nil {
+		return nil, fault.New(fault.Corrupt, "reading %s: %w", f.Path, errors.Join(err, in.Close()))
+	}
+	if r.NumRows() != f.Rows {
+		err = fault.New(fault.Corrupt, "reading %s: it has %d rows, the outbox says %d", f.Path, r.NumRows(), f.Rows)
+	}
+	return r.MetaData(), errors.Join(err, r.Close())
 }

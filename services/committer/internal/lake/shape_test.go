@@ -14,13 +14,20 @@ import (
 
 func everyKind() *schema.Schema {
 	s := &schema.Schema{Columns: []*schema.Node{
-		{Name: "boolean", Type: schema.Of(schema.Boolean)}, {Name: "int", Type: schema.Of(schema.Int)},
-		{Name: "long", Type: schema.Of(schema.Long), Required: true, Doc: "d"}, {Name: "float", Type: schema.Of(schema.Float)},
-		{Name: "double", Type: schema.Of(schema.Double)}, {Name: "decimal", Type: schema.DecimalOf(20, 0)},
-		{Name: "date", Type: schema.Of(schema.Date)}, {Name: "time", Type: schema.Of(schema.Time)},
-		{Name: "timestamptz", Type: schema.Of(schema.TimestampTZ)}, {Name: "timestamp", Type: schema.Of(schema.Timestamp)},
-		{Name: "string", Type: schema.Of(schema.String)}, {Name: "uuid", Type: schema.Of(schema.UUID)},
-		{Name: "binary", Type: schema.Of(schema.Binary)}, {Name: "fixed", Type: schema.Type{Kind: schema.Fixed, Length: 7}},
+		{Name: "boolean", Type: schema.Of(schema.Boolean)},
+		{Name: "int", Type: schema.Of(schema.Int)},
+		{Name: "long", Type: schema.Of(schema.Long), Required: true, Doc: "d"},
+		{Name: "float", Type: schema.Of(schema.Float)},
+		{Name: "double", Type: schema.Of(schema.Double)},
+		{Name: "decimal", Type: schema.DecimalOf(20, 0)},
+		{Name: "date", Type: schema.Of(schema.Date)},
+		{Name: "time", Type: schema.Of(schema.Time)},
+		{Name: "timestamptz", Type: schema.Of(schema.TimestampTZ)},
+		{Name: "timestamp", Type: schema.Of(schema.Timestamp)},
+		{Name: "string", Type: schema.Of(schema.String)},
+		{Name: "uuid", Type: schema.Of(schema.UUID)},
+		{Name: "binary", Type: schema.Of(schema.Binary)},
+		{Name: "fixed", Type: schema.Type{Kind: schema.Fixed, Length: 7}},
 		{Name: "struct", Type: schema.Of(schema.Struct), Kids: []*schema.Node{
 			{Name: "list", Type: schema.Of(schema.List), Kids: []*schema.Node{{Name: "element", Type: schema.Of(schema.Int), Required: true}}},
 			{Name: "map", Type: schema.Of(schema.Map), Kids: []*schema.Node{

@@ -3,6 +3,7 @@ package lake
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,7 +47,7 @@ func CheckShape(partition, sort string, sch *schema.Schema) error {
 		return err
 	}
 	for _, f := range fields {
-		if _, err := f.source(sch); err != nil {
+		if err := f.check(sch); err != nil {
 			return err
 		}
 	}
@@ -157,30 +158,23 @@ func find(nodes []*schema.Node, path string) *schema.Node {
 	return nil
 }
 
-// source finds the column of f and checks that other engines read such a
+// check finds the column of f and checks that other engines read such a
 // partition right. The rules are those of the project's interop tests: what is
 // refused here makes some engine lose rows without an error, or the table
 // unreadable.
-func (f partitionField) source(sch *schema.Schema) (*schema.Node, error) {
+func (f partitionField) check(sch *schema.Schema) error {
 	n := find(sch.Columns, f.column)
 	if n == nil {
-		return nil, fault.New(fault.InvalidArgument, "checking partition field %s: the table has no column %q", f, f.column)
+		return fault.New(fault.InvalidArgument, "checking partition field %s: the table has no column %q", f, f.column)
 	}
 	if why := f.refused(n.Type.Kind); why != "" {
-		return nil, fault.New(fault.InvalidArgument, "checking partition field %s: column %q has type %s: %s", f, f.column, n.Type, why)
+		return fault.New(fault.InvalidArgument, "checking partition field %s: column %q has type %s: %s", f, f.column, n.Type, why)
 	}
-	return n, nil
+	return nil
 }
 
 func (f partitionField) refused(k schema.Kind) string {
-	in := func(kinds ...schema.Kind) bool {
-		for _, have := range kinds {
-			if have == k {
-				return true
-			}
-		}
-		return false
-	}
+	in := func(kinds ...schema.Kind) bool { return slices.Contains(kinds, k) }
 	switch f.transform {
 	case "year", "month", "day":
 		if !in(schema.TimestampTZ, schema.Timestamp, schema.Date) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -224,6 +225,9 @@ func (t *Table) changeSchema(st *Staged, meta table.Metadata, sch *schema.Schema
 // columns are there.
 func (t *Table) changeSettings(tx *table.Transaction, head Head, c Change) error {
 	props := iceberg.Properties{}
+	if deployment := deploymentOf(c.State); deployment != "" && t.handle().Properties()[propertyOwner] == "" && !t.noCopies.Load() {
+		props[propertyOwner] = deployment // a table that others made is ours to look after from now on
+	}
 	if len(c.Numbers) > 0 {
 		v, err := encodeNumberMaps(withNumbers(head.Numbers, c.Numbers))
 		if err != nil {
@@ -259,6 +263,16 @@ func (t *Table) changeSettings(tx *table.Transaction, head Head, c Change) error
 	return changeSort(tx, t.handle().Metadata(), sort, sch, c.Sort != nil)
 }
 
+// deploymentOf is the deployment that the owners of the pipelines name.
+func deploymentOf(s State) string {
+	for _, p := range s.Pipelines {
+		if deployment, _, ok := strings.Cut(p.Owner, "/"); ok {
+			return deployment
+		}
+	}
+	return ""
+}
+
 // changeSpec replaces the default partition spec. A table that has one keeps it
 // unless the setting was changed: it may be somebody else's (case T7).
 func changeSpec(tx *table.Transaction, meta table.Metadata, partition string, sch *schema.Schema, replace bool) error {
@@ -277,7 +291,7 @@ func changeSpec(tx *table.Transaction, meta table.Metadata, partition string, sc
 		}
 	}
 	for _, f := range fields {
-		if _, err := f.source(sch); err != nil {
+		if err := f.check(sch); err != nil {
 			return err
 		}
 		update = update.AddField(f.column, f.iceberg(), f.name())

@@ -18,11 +18,10 @@ import (
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 )
 
-// s3Limits bound the requests of the S3 client, which by itself waits for ever:
+// These bound the requests of the S3 client, which by itself waits for ever:
 // the library binds it to no deadline of ours. A part of an upload is 5-8 MiB, so
 // the whole of a request is bounded too.
 const (
-	s3HeaderTimeout  = 30 * time.Second
 	s3RequestTimeout = 5 * time.Minute
 	s3Attempts       = 4
 )
@@ -34,7 +33,7 @@ func (l *Lake) storage(ctx context.Context) context.Context {
 	if !strings.HasPrefix(l.cfg.Warehouse, "s3") && l.cfg.Properties[iceio.S3EndpointURL] == "" {
 		return ctx
 	}
-	cfg, err := l.s3.get(ctx, l.cfg.Properties)
+	cfg, err := l.s3.get(ctx, l.cfg)
 	if err != nil {
 		l.log.Warn("the S3 settings cannot be read: the library's own are used", "error", err)
 		return ctx
@@ -48,14 +47,14 @@ type s3Config struct {
 	cfg *aws.Config
 }
 
-func (c *s3Config) get(ctx context.Context, props map[string]string) (*aws.Config, error) {
+func (c *s3Config) get(ctx context.Context, lake Config) (*aws.Config, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cfg != nil {
 		return c.cfg, nil
 	}
 	own := map[string]string{}
-	for k, v := range props {
+	for k, v := range lake.Properties {
 		if strings.HasPrefix(k, "s3.") || strings.HasPrefix(k, "client.") {
 			own[k] = v
 		}
@@ -70,7 +69,7 @@ func (c *s3Config) get(ctx context.Context, props map[string]string) (*aws.Confi
 	}
 	cfg.HTTPClient = client.WithTimeout(s3RequestTimeout).
 		WithTransportOptions(func(t *http.Transport) {
-			t.ResponseHeaderTimeout = s3HeaderTimeout
+			t.ResponseHeaderTimeout = lake.Timeouts.Write
 			t.MaxIdleConnsPerHost = 32
 		}).
 		WithDialerOptions(func(d *net.Dialer) { d.Timeout = dialTimeout })
