@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	bufferv1 "github.com/icestream/icestream/gen/go/icestream/buffer/v1"
 	"github.com/icestream/icestream/internal/event"
@@ -53,6 +54,10 @@ func (s *Service) Follow(req *bufferv1.FollowRequest, stream grpc.ServerStreamin
 	f := &follower{
 		l: l, role: req.GetRole(), name: req.GetFollower(), boot: req.GetBoot(), seq: event.Seq(req.GetSeq()),
 		progress: map[ident.Partition]event.Progress{}, cut: make(chan struct{}),
+	}
+	// A table may have nothing to say yet: the header tells that the stream is open.
+	if err := stream.SendHeader(metadata.MD{}); err != nil {
+		return err
 	}
 	f.join()
 	defer f.leave()

@@ -1,0 +1,92 @@
+package buffer_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
+	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/file"
+	"github.com/icestream/icestream/internal/follow"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/readview"
+)
+
+// copyOf is a replica: the follower every service uses, feeding the view every
+// service uses.
+type copyOf struct {
+	mu     sync.Mutex
+	view   *readview.View
+	images int
+	stall  chan struct{} // while not nil, events wait
+}
+
+func (c *copyOf) Image(img event.Image) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.view.Load(img)
+	c.images++
+	return nil
+}
+
+func (c *copyOf) Event(ev event.Event) error {
+	c.mu.Lock()
+	stall := c.stall
+	c.mu.Unlock()
+	if stall != nil {
+		<-stall
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.view.Apply(ev)
+	return nil
+}
+
+func (c *copyOf) Notice(follow.Notice) {}
+
+// G3, G4: a replica that was cut off in between has the buffer's position, and
+// the buffer's tokens mean the same rows there.
+func TestAReplicaConvergesWithTheBufferEvenAfterItWasCutOff(t *testing.T) {
+	b := start(t, file.NewMem(), "limits.hot.bytes", "48MiB")
+	b.serve(orders)
+	r := &copyOf{view: readview.New(), stall: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- follow.Run(ctx, follow.Options{Conn: b.conn, Table: orders, Role: replica, Name: "r"}, r)
+	}()
+	s := b.sender(orders)
+	for i := range int64(60) {
+		s.accept(entry(t, p0, i*10, i*10+10, 50_000))
+		s.accept(entry(t, p1, i, i+1, 10))
+		if i%8 == 7 {
+			require.NoError(t, b.report(state(3+i, 1, ident.Vector{p0: i*10 + 3, p1: i}, firstLSN)))
+		}
+	}
+	close(r.stall)
+	want := ident.Vector{p0: 600, p1: 60}
+	require.Eventually(t, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.view.Visible().Equal(want)
+	}, 20*time.Second, 5*time.Millisecond)
+	read, err := b.read.BeginRead(b.ctx(), &readstatev1.BeginReadRequest{Table: orders})
+	require.NoError(t, err)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.Greater(t, r.images, 1, "it must have been cut off")
+	tok, err := readview.ParseToken(read.GetToken())
+	require.NoError(t, err)
+	got, err := r.view.Resolve(tok)
+	require.NoError(t, err)
+	rows := int64(0)
+	for _, p := range got.Hot {
+		rows += p.Within.Len()
+	}
+	require.Equal(t, read.GetHot().GetRows(), rows)
+	require.Equal(t, tok.String(), r.view.Position().Token().String())
+}
