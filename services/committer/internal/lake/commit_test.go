@@ -400,3 +400,65 @@ func TestTablesOfFormatVersionThreeAreCommittedTo(t *testing.T) {
 	r := b.audit(true)
 	require.Equal(t, Proven, r.Verdict, r.Text())
 }
+
+// T13, T14: many small commits leave few manifests and one line of metadata each.
+func TestManySmallCommitsKeepManifestsFew(t *testing.T) {
+	b := newBench(t, Settings{Properties: map[string]string{table.ManifestMinMergeCountKey: "5"}})
+	for range 12 {
+		b.commitRows(part(0), 1)
+	}
+	files, err := b.files(t.Context())
+	require.NoError(t, err)
+	manifests, err := b.handle().Metadata().CurrentSnapshot().Manifests(files)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(manifests), 5)
+	require.Equal(t, int64(12), b.rows(tableName))
+	r := b.audit(true)
+	require.Equal(t, Proven, r.Verdict, r.Text())
+}
+
+// C13: a crash before the first snapshot of ours leaves an intent and its files,
+// and a table that the next committer starts from.
+func TestACrashBeforeTheFirstCommitIsUndone(t *testing.T) {
+	l := newLake(t, t.TempDir())
+	tbl, err := l.Create(t.Context(), tableName, Settings{LSN: true, Kafka: true, Owner: "test"})
+	require.NoError(t, err)
+	require.Zero(t, tbl.Head().State.Format)
+	b := &bench{TB: t, lake: l, Table: tbl}
+	b.setSchema()
+	files := b.write(b.batch(part(0), ident.Range{Next: 3}))
+
+	again, err := l.Load(t.Context(), tableName)
+	require.NoError(t, err)
+	intents, err := again.Intents(t.Context())
+	require.NoError(t, err)
+	require.Len(t, intents, 1)
+	next := &bench{TB: t, lake: l, Table: again}
+	fence := next.change(KindWriter)
+	fence.State.WriterEpoch++
+	next.commit(fence)
+	require.NoError(t, again.Undo(t.Context(), intents[0]))
+	requireGone(t, files[0].Path)
+	next.commitRows(part(0), 3)
+	require.Equal(t, int64(3), next.rows(tableName))
+}
+
+// C16: a foreign append between our look and our commit costs us a try, and
+// neither side a row.
+func TestAForeignAppendInBetweenLosesNothing(t *testing.T) {
+	b := newBench(t, Settings{})
+	for range 5 {
+		c := b.change(KindData)
+		r := c.advance(part(0), Totals{Rows: 4})
+		c.Files = b.write(b.batch(part(0), r))
+		st := b.stage(c)
+		b.other().insert(1, nil)
+		require.Error(t, b.Send(t.Context(), st))
+		b.reload()
+		require.False(t, b.Find(c.CommitID))
+		b.commit(c) // same files on the new head
+	}
+	require.Equal(t, int64(25), b.rows(tableName))
+	r := b.audit(true)
+	require.Equal(t, Proven, r.Verdict, r.Text())
+}
