@@ -81,6 +81,16 @@ fuzz: ## run every fuzz target for FUZZTIME (default 30s) each
 		for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$pkg/*_test.go | cut -d' ' -f2); do \
 			echo "$$pkg $$f"; $(GO) test ./$$pkg -run '^$$' -fuzz "^$$f\$$" -fuzztime $(or $(FUZZTIME),30s); done; done
 
+.PHONY: bench
+bench: ## measure the whole pipeline next to its floors, as ratios (BENCH_FLAGS="-gate -scale 0.2 -cpuprofile DIR"; docs/benchmarks.md)
+	@mkdir -p .bin
+	@$(GO) test -c -tags bench -o .bin/bench.test ./test/bench
+	@.bin/bench.test -test.run '^TestBench$$' -test.timeout 20m $(BENCH_FLAGS)
+
+.PHONY: bench-rival
+bench-rival: ## compare CPU and memory with the Iceberg sink for Kafka Connect (needs a JDK and Maven; EVENTS, ORDERS, ROUNDS)
+	@test/bench/rival/run.sh $(if $(GATE),gate)
+
 .PHONY: dev
 dev: ## run the whole suite with embedded peers for a minute and verify every row
 	$(GO) run ./cmd/icestream dev

@@ -1,0 +1,72 @@
+//go:build bench
+
+package bench
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// report prints tables and remembers which ratios miss their aim.
+type report struct {
+	w      io.Writer
+	missed []string
+}
+
+func (r *report) line(format string, args ...any) { _, _ = fmt.Fprintf(r.w, format+"\n", args...) }
+
+func (r *report) load(when string) {
+	if l := loadAverage(); l != "" {
+		r.line("load average at the %s: %s (ratios of a busy machine are worse than those of a quiet one)", when, l)
+	}
+}
+
+// ratio renders a ratio next to its aim.
+func (r *report) ratio(name string, got float64) string {
+	aim, ok := aims[name]
+	switch {
+	case !ok:
+		return fmt.Sprintf("%5.2f   -  ", got)
+	case got < aim:
+		r.missed = append(r.missed, fmt.Sprintf("%s: %.2f of its floor, aim %.2f", name, got, aim))
+		return fmt.Sprintf("%5.2f %4.2f MISSED", got, aim)
+	default:
+		return fmt.Sprintf("%5.2f %4.2f ok", got, aim)
+	}
+}
+
+const mib = 1 << 20
+
+func (r *report) pipelineHeader() {
+	r.line("")
+	r.line("whole pipeline: Kafka to committed Parquet, four services in one process; floor: the Parquet stage alone, same rows")
+	r.line("%-6s %9s %8s │ %10s %8s │ %10s %8s │ %9s %9s │ %8s %8s │ %6s │ %s", "shape", "records", "B/record",
+		"rows/s", "CPUs/M", "floor r/s", "CPUs/M", "peak RSS", "peak heap", "B/row", "floor", "start", "ratio aim")
+}
+
+func (r *report) pipeline(name string, from topic, p pair) {
+	r.line("%-6s %9d %8.0f │ %10.0f %8.2f │ %10.0f %8.2f │ %5.0f MiB %5.0f MiB │ %8.1f %8.1f │ %5.1fs │ %s", name, from.records,
+		float64(from.Bytes)/float64(from.records), p.pipeline.rate(), p.pipeline.cpuPerMillion(), p.floor.rate(), p.floor.cpuPerMillion(),
+		float64(p.pipeline.rss)/mib, float64(p.pipeline.heap)/mib, p.pipeline.bytesPerRow(), p.floor.bytesPerRow(),
+		p.pipeline.start.Seconds(), r.ratio(name, p.pipeline.rate()/p.floor.rate()))
+}
+
+func (r *report) pipelineFooter() {
+	r.line("CPUs/M: CPU seconds (user and system) per million rows, peers and producer not counted; hot.bytes %s; best of %d rounds", *hotBytes, *rounds)
+}
+
+func (r *report) hop(h hop) {
+	r.line("")
+	r.line("hop: 1 MiB batches, acknowledged, %d under way, loopback, both ends in this process", hopInFlight)
+	r.line("gRPC append stream %.2f GB/s │ plain TCP %.2f GB/s │ ratio, aim %s", h.grpc/1e9, h.tcp/1e9, r.ratio("hop", h.grpc/h.tcp))
+}
+
+func (r *report) decode(all []decoded) {
+	r.line("")
+	r.line("decode: Protobuf to Arrow columns against a protowire walk that stores nothing, one core")
+	for _, d := range all {
+		r.line("%-6s decoder %6.0f ns/record │ walk %6.0f ns/record │ ratio %s", strings.ToLower(d.shape), d.decoder, d.walk,
+			r.ratio("decode "+strings.ToLower(d.shape), d.walk/d.decoder))
+	}
+}

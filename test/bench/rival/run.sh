@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# Runs the Iceberg sink for Kafka Connect and Icestream alternately on the same rows, broker and catalog, and prints CPU
+# seconds per million rows and peak memory as ratios. Needs JDK 17 or newer, Maven, Python 3.11, curl and Go; without
+# Java it says so and measures Icestream alone on embedded peers.
+#
+#   run.sh [gate]      gate: fail when a ratio misses its aim
+#
+# EVENTS and ORDERS are the numbers of rows (2000000, 500000), ROUNDS how often each runs (3), RIVAL_HOME the folder of
+# jars (kept), RIVAL_RUN the folder of the run (removed at the end unless KEEP is set), RIVAL_PORT the base of the ports.
+# shellcheck source-path=SCRIPTDIR
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+peers=$here/../../e2e/peers
+root=$here/../../..
+RUN=${RIVAL_RUN:-${TMPDIR:-/tmp}/icestream-rival}
+BASE=${RIVAL_PORT:-28000}
+export TESTBED_RUN=$RUN/peers KAFKA_PORT=$((BASE + 92)) CATALOG_PORT=$((BASE + 81))
+# shellcheck source=../../e2e/peers/lib.sh
+. "$peers/lib.sh"
+
+EVENTS=${EVENTS:-2000000}
+ORDERS=${ORDERS:-500000}
+ROUNDS=${ROUNDS:-3}
+LIMIT=${LIMIT:-600} # seconds that one drain may take
+LIBS=${RIVAL_HOME:-$HOME/.cache/icestream-rival}
+CONNECT=http://127.0.0.1:$((BASE + 83))
+REGISTRY=http://127.0.0.1:$((BASE + 85))
+RESULTS=$RUN/results.jsonl
+SERVICES="bufferd committerd ingestd readstated"
+
+python() { PYTHONPATH=$RUN/gen:$here "$peers/python" "$@"; }
+
+without_java() {
+  say "no JDK 17 with Maven here, so the Connect sink cannot run; Icestream alone, on embedded peers, with hot.bytes 64MiB:"
+  exec make -s -C "$root" bench BENCH_FLAGS="-parts pipeline -hot 64MiB"
+}
+
+install() {
+  local p
+  "$peers/kafka" install >/dev/null
+  "$peers/catalog" install
+  for p in connect sink; do
+    [ -f "$LIBS/$p/.done" ] || {
+      nice mvn -B -ntp -q -Dstyle.color=never -f "$here/pom.xml" -P$p \
+        org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$LIBS/$p" >&2 ||
+        die "maven could not fetch the jars of $p"
+      touch "$LIBS/$p/.done"
+    }
+  done
+}
+
+prepare() { # converter, descriptors, Python classes, our binaries
+  local i=0 f s packages=()
+  mkdir -p "$RUN"/{gen,desc,cls,plugins/sink,bin}
+  cp "$LIBS"/sink/*.jar "$RUN/plugins/sink/"
+  rm -f "$RUN"/plugins/sink/slf4j-api*
+  "${JAVA%java}javac" -nowarn -d "$RUN/cls" -cp "$LIBS/connect/*:$RUN/plugins/sink/*" "$here"/converter/bench/*.java
+  "${JAVA%java}jar" cf "$RUN/plugins/sink/bench-converter.jar" -C "$RUN/cls" .
+  for f in events orders; do # schema ids 1 and 2
+    i=$((i + 1))
+    python -m grpc_tools.protoc -I "$here/proto" --include_imports --descriptor_set_out="$RUN/desc/$i.desc" \
+      --python_out="$RUN/gen" "$here/proto/$f.proto"
+  done
+  for s in $SERVICES; do packages+=("./services/${s%d}/cmd/$s"); done
+  (cd "$root" && CGO_ENABLED=0 "${GO:-go}" build -trimpath -o "$RUN/bin/" "${packages[@]}") || die "the build failed"
+}
+
+start_peers() {
+  local out
+  out=$("$peers/kafka" up) && eval "$out"
+  out=$("$peers/catalog" up "file://$RUN/warehouse") && eval "$out"
+  port_free $((BASE + 85))
+  start "$RUN/registry.pid" "$RUN/registry.log" "$peers/python" "$here/registry.py" $((BASE + 85)) \
+    "events-value=$here/proto/events.proto" "orders-value=$here/proto/orders.proto"
+  wait_for 60 "$RUN/registry.pid" "$RUN/registry.log" curl -fsS -m 5 "$REGISTRY/subjects"
+}
+
+start_worker() {
+  port_free $((BASE + 83))
+  sed "s#@BROKER@#$KAFKA_BOOTSTRAP#; s#@PLUGINS@#$RUN/plugins#; s/@PORT@/$((BASE + 83))/" "$here/worker.properties" >"$RUN/worker.properties"
+  start "$RUN/connect.pid" "$RUN/connect.log" "$JAVA" -Xms256M -Xmx2G -cp "$LIBS/connect/*" \
+    org.apache.kafka.connect.cli.ConnectDistributed "$RUN/worker.properties"
+  wait_for 180 "$RUN/connect.pid" "$RUN/connect.log" curl -fsS -m 5 "$CONNECT/connectors"
+}
+
+watch() { # NAME TABLE ROWS PID...
+  python "$here/watch.py" "$1" "$CATALOG_URI" "$2" "$3" "$LIMIT" "${@:4}" | tee -a "$RESULTS" >&2 || die "$1 did not finish, logs are in $RUN"
+}
+
+drain_connect() { # SHAPE ROWS ROUND
+  local name=sink_$1_$3 pid
+  pid=$(pid_of "$RUN/connect.pid") || die "the Connect worker has ended, see $RUN/connect.log"
+  echo 5 >"/proc/$pid/clear_refs" 2>/dev/null || true # peak memory of this drain
+  python "$here/mktable.py" "$CATALOG_URI" "rival.$name" "$1"
+  "$peers/kafka" tool TopicCommand --create --topic "control-$name" --partitions 1 --replication-factor 1 >/dev/null
+  curl -fsS -o /dev/null -X POST -H 'Content-Type: application/json' "$CONNECT/connectors" -d "{\"name\":\"$name\",\"config\":{
+    \"connector.class\":\"org.apache.iceberg.connect.IcebergSinkConnector\",\"tasks.max\":\"1\",\"topics\":\"$1\",
+    \"iceberg.tables\":\"rival.$name\",\"iceberg.catalog.type\":\"rest\",\"iceberg.catalog.uri\":\"$CATALOG_URI\",
+    \"iceberg.catalog.io-impl\":\"org.apache.iceberg.hadoop.HadoopFileIO\",
+    \"iceberg.control.topic\":\"control-$name\",\"iceberg.control.commit.interval-ms\":\"10000\",
+    \"value.converter\":\"bench.ProtobufConverter\",\"value.converter.descriptor.dir\":\"$RUN/desc\"}}"
+  watch "connect/$1" "rival.$name" "$2" "$pid"
+  curl -fsS -X DELETE "$CONNECT/connectors/$name"
+}
+
+drain_icestream() { # SHAPE ROWS ROUND
+  local name=ours_$1_$3 s i=0 message=bench.Event dir pids=()
+  [ "$1" = events ] || message=bench.Order
+  dir=$RUN/$name
+  mkdir -p "$dir"
+  cat >"$dir/icestream.yaml" <<EOF
+deployment: rival
+node: { data_dir: "$dir", metrics: "" }
+services: { buffer: {listen: "127.0.0.1:$((BASE + 1))"}, committer: {listen: "127.0.0.1:$((BASE + 2))"}, readstate: {listen: "127.0.0.1:$((BASE + 3))"}, ingest: {listen: "127.0.0.1:$((BASE + 4))"} }
+discovery: { buffer: "127.0.0.1:$((BASE + 1))", committer: "127.0.0.1:$((BASE + 2))", readstate: "127.0.0.1:$((BASE + 3))", ingest: "127.0.0.1:$((BASE + 4))" }
+limits: { hot.bytes: 64MiB }
+kafka: { bootstrap.servers: "$KAFKA_BOOTSTRAP", group.id: rival }
+registry: { url: "$REGISTRY" }
+catalog: { type: rest, uri: "$CATALOG_URI", warehouse: "$CATALOG_WAREHOUSE" }
+defaults: { commit: { interval: 10s } }
+pipelines:
+  - { name: ${name//_/-}, topics: [$1], table: rival.$name, message: $message }
+EOF
+  for s in $SERVICES; do
+    i=$((i + 1))
+    port_free $((BASE + i))
+    start "$dir/$s.pid" "$dir/$s.log" "$RUN/bin/$s" -config "$dir/icestream.yaml"
+    pids+=("$(pid_of "$dir/$s.pid"),0")
+  done
+  watch "icestream/$1" "rival.$name" "$2" "${pids[@]}"
+  for s in ingestd committerd readstated bufferd; do stop "$dir/$s.pid" TERM 60; done
+}
+
+end() { # a run that failed leaves its logs
+  local rc=$? f
+  for f in "$RUN"/ours_*/*.pid; do [ ! -f "$f" ] || stop "$f" TERM 20; done
+  stop "$RUN/connect.pid" KILL
+  stop "$RUN/registry.pid" TERM 5
+  "$peers/catalog" wipe || true
+  "$peers/kafka" wipe || true
+  if [ -n "${KEEP:-}" ] || [ $rc != 0 ]; then say "logs and results are in $RUN"; else rm -rf "$RUN"; fi
+}
+
+if ! command -v mvn >/dev/null || ! command -v javac >/dev/null || ! JAVA=$(find_java 17 2>/dev/null); then without_java; fi
+[ -x "${JAVA%java}javac" ] || without_java
+trap end EXIT
+mkdir -p "$RUN"
+: >"$RESULTS"
+install
+prepare
+start_peers
+start_worker
+python "$here/produce.py" "$KAFKA_BOOTSTRAP" events "$EVENTS"
+python "$here/produce.py" "$KAFKA_BOOTSTRAP" orders "$ORDERS"
+for ((round = 1; round <= ROUNDS; round++)); do
+  drain_connect events "$EVENTS" $round
+  drain_icestream events "$EVENTS" $round
+  drain_connect orders "$ORDERS" $round
+  drain_icestream orders "$ORDERS" $round
+done
+python "$here/table.py" "$RESULTS" "$@"
