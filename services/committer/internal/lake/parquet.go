@@ -27,6 +27,7 @@ const (
 type layout struct {
 	schema *arrow.Schema
 	props  *parquet.WriterProperties
+	cover  bool // some column needs covered
 }
 
 // newLayout derives the writer properties of a schema whose fields carry Iceberg
@@ -46,7 +47,10 @@ func newLayout(schema *arrow.Schema) (*layout, error) {
 	for i := range leaves.NumColumns() {
 		options = append(options, parquet.WithDictionaryCostFallbackFor(leaves.Column(i).Path(), true))
 	}
-	return &layout{schema: schema, props: parquet.NewWriterProperties(options...)}, nil
+	return &layout{
+		schema: schema, props: parquet.NewWriterProperties(options...),
+		cover: longDecimal(arrow.StructOf(schema.Fields()...)),
+	}, nil
 }
 
 // counter counts what has reached the file.
@@ -102,6 +106,10 @@ func (f *parquetFile) writeSlice(rec arrow.RecordBatch) error {
 			return err
 		}
 		f.full = false
+	}
+	if f.layout.cover {
+		rec = covered(rec)
+		defer rec.Release()
 	}
 	if err := f.w.WriteBuffered(rec); err != nil {
 		return err
