@@ -149,17 +149,17 @@ func (t *Table) look(ctx context.Context, id ident.UUID) (Looked, error) {
 }
 
 // reload loads the head and checks that the table is still ours to write.
-// fault.Stopped and errFenced say that it is not; any other error is one of the
+// A halted error and errFenced say that it is not; any other error is one of the
 // catalog and may heal.
 func (t *Table) reload(ctx context.Context) error {
 	head, err := t.lake.Reload(ctx)
 	if err != nil {
 		switch fault.ReasonOf(err) {
 		case fault.UnknownTable:
-			return fault.New(fault.Stopped, "%w; it was dropped or renamed by somebody: "+
+			return halt("%w; it was dropped or renamed by somebody: "+
 				"nothing more is written and nothing is acknowledged; put it back, or remove the pipeline", err)
 		case fault.Fenced, fault.Unsupported, fault.Corrupt:
-			return fault.New(fault.Stopped, "%w", err)
+			return halt("%w", err)
 		}
 		t.lastError = fmt.Errorf("loading table %s: %w", t.o.Name, err)
 		t.status.failed(time.Now(), t.lastError)
@@ -188,9 +188,9 @@ func (t *Table) reload(ctx context.Context) error {
 func (t *Table) judge(head lake.Head) error {
 	switch {
 	case head.RolledBack != nil:
-		return fault.New(fault.Stopped, "%w", head.RolledBack)
+		return halt("%w", head.RolledBack)
 	case head.StateLost != nil:
-		return fault.New(fault.Stopped, "%w", head.StateLost)
+		return halt("%w", head.StateLost)
 	default:
 		return nil
 	}
@@ -198,8 +198,17 @@ func (t *Table) judge(head lake.Head) error {
 
 // stops reports whether err ends the writing of the table until somebody acts.
 func stops(err error) bool {
-	return errors.Is(err, errFenced) || errors.Is(err, fault.Of(fault.Stopped))
+	var h halted
+	return errors.Is(err, errFenced) || errors.As(err, &h)
 }
+
+// halted marks an error of the table itself, as opposed to a call that is
+// refused with the same reason.
+type halted struct{ error }
+
+func (h halted) Unwrap() error { return h.error }
+
+func halt(format string, args ...any) error { return halted{fault.New(fault.Stopped, format, args...)} }
 
 func (t *Table) fencedBy() error {
 	return fmt.Errorf("writing table %s with writer epoch %d: %w (writer epoch %d); restart this one to take it back",

@@ -166,6 +166,15 @@ func (h *Hub) find(name string) (*entry, error) {
 	return e, nil
 }
 
+// Held says what an open table holds uncommitted.
+func (h *Hub) Held(table string) (cut.Load, error) {
+	e, err := h.find(table)
+	if err != nil {
+		return cut.Load{}, err
+	}
+	return e.puller.Load(), nil
+}
+
 // list returns the open tables by name.
 func (h *Hub) list() []*entry {
 	h.mu.Lock()
