@@ -164,3 +164,14 @@ func TestAbortLeavesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, intents)
 }
+
+func TestAbortAfterCloseKeepsTheFiles(t *testing.T) {
+	b := newBench(t, Settings{})
+	w, err := b.NewWriter(t.Context(), b.Head().Schema, b.options())
+	require.NoError(t, err)
+	require.NoError(t, w.Write(b.batch(part(0), ident.Range{Next: 5})))
+	files, err := w.Close(t.Context())
+	require.NoError(t, err)
+	w.Abort(t.Context())
+	require.FileExists(t, localPath(files[0].Path))
+}

@@ -78,6 +78,7 @@ type Writer struct {
 	clock  int64 // counts uses, for the least recently used file
 	files  []File
 	closed int64 // encoded bytes of files
+	handed bool  // files were given out by Close
 	failed error
 }
 
@@ -352,13 +353,18 @@ func (w *Writer) Close(ctx context.Context) ([]File, error) {
 			return nil, err
 		}
 	}
+	w.handed = true
 	w.failed = fault.New(fault.Internal, "writing data files of table %s: the writer is closed", w.t.name)
 	return w.files, nil
 }
 
 // Abort gives everything up and removes what was written. Nothing refers to it
-// yet: the files were never given to a commit.
+// yet: the files were never given to a commit. After a Close that handed the
+// files out it does nothing.
 func (w *Writer) Abort(ctx context.Context) {
+	if w.handed {
+		return
+	}
 	w.drop()
 	for _, f := range w.open {
 		abort(f.out)

@@ -253,3 +253,35 @@ func TestFilesKeepTheSpecTheyWereWrittenWith(t *testing.T) {
 	require.Equal(t, int64(40), b.rows(tableName))
 	require.Equal(t, Proven, b.audit(true).Verdict)
 }
+
+// W7, W8: maps, and lists of structs with maps, move with their rows.
+func TestTakingRowsKeepsNestedValuesWhole(t *testing.T) {
+	attributes := arrow.MapOf(arrow.BinaryTypes.String, arrow.BinaryTypes.String)
+	item := arrow.StructOf(arrow.Field{Name: "sku", Type: arrow.BinaryTypes.String, Nullable: true}, arrow.Field{Name: "a", Type: attributes, Nullable: true})
+	s := arrow.NewSchema([]arrow.Field{
+		{Name: "m", Type: attributes, Nullable: true},
+		{Name: "l", Type: arrow.ListOf(item), Nullable: true},
+		{Name: "o", Type: item, Nullable: true},
+		{Name: "d", Type: &arrow.Decimal128Type{Precision: 20}, Nullable: true},
+		{Name: "f", Type: &arrow.FixedSizeBinaryType{ByteWidth: 2}, Nullable: true},
+	}, nil)
+	lines := []string{
+		`{"m":[{"key":"a","value":"1"},{"key":"b","value":null}],"l":[{"sku":"x","a":[]}],"o":null,"d":"5","f":"AAA="}`,
+		`{"m":[],"l":[],"o":{"sku":"y","a":[{"key":"k","value":"v"}]},"d":null,"f":null}`,
+		`{"m":null,"l":[{"sku":null,"a":[{"key":"q","value":"r"}]},{"sku":"z","a":null}],"o":{"sku":"w","a":[]},"d":"7","f":"AQI="}`,
+		`{"m":[{"key":"c","value":"3"}],"l":null,"o":{"sku":null,"a":null},"d":"8","f":"AwQ="}`,
+	}
+	rec, _, err := array.RecordFromJSON(memory.DefaultAllocator, s, strings.NewReader("["+strings.Join(lines, ",")+"]"))
+	require.NoError(t, err)
+	for _, rows := range [][]int64{{2, 0, 3}, {1}, {3, 2, 1, 0}, {0, 1, 2, 3}} {
+		got, err := take(t.Context(), rec, rows)
+		require.NoError(t, err)
+		for i, row := range rows {
+			want, err := rec.NewSlice(row, row+1).MarshalJSON()
+			require.NoError(t, err)
+			have, err := got.NewSlice(int64(i), int64(i)+1).MarshalJSON()
+			require.NoError(t, err)
+			require.JSONEq(t, string(want), string(have))
+		}
+	}
+}
