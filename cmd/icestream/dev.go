@@ -1,0 +1,93 @@
+package main
+
+import (
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/icestream/icestream/cmd/icestream/internal/dev"
+	"github.com/icestream/icestream/internal/devpeers/catalog"
+	"github.com/icestream/icestream/internal/fault"
+)
+
+func devCommand() *cobra.Command {
+	o := dev.Options{}
+	var plant, format string
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run everything on embedded peers and prove that every record landed once",
+		Long: `Run everything on embedded peers: an in-process Kafka, a schema registry, an Iceberg REST catalog over
+SQLite and a warehouse folder, all on real ports; a generator of realistic Protobuf orders with some poison;
+and the four services over real gRPC. At the end union, files and quarantine are compared with what was
+produced, the table is audited, and the exit code is 0 only if everything is exact.`,
+		Example: `  icestream dev
+  icestream dev --follow --rate 1000
+  icestream dev --plant lose          # shows that the verification can fail
+  icestream dev --config my.yaml --no-generator --follow -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Plant = catalog.Fault(plant)
+			if err := checkPlant(o.Plant); err != nil {
+				return err
+			}
+			if o.NoGenerator && !o.Follow {
+				return fault.New(fault.InvalidArgument, "--no-generator needs --follow: without a generator nothing says when a run is over")
+			}
+			if o.NoGenerator != (o.Config != "") {
+				return fault.New(fault.InvalidArgument, "--config and --no-generator belong together: the generator feeds its own pipeline")
+			}
+			switch format {
+			case "json":
+				o.JSON = true
+			case "text":
+			default:
+				return fault.New(fault.InvalidArgument, "output format %q: want text or json", format)
+			}
+			o.Out, o.Terminal = cmd.OutOrStdout(), term.IsTerminal(int(os.Stdout.Fd()))
+			return dev.Run(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.Int64Var(&o.Records, "records", 200_000, "records to produce; the run ends by itself")
+	f.BoolVar(&o.Follow, "follow", false, "produce until Ctrl-C")
+	f.Float64Var(&o.Rate, "rate", 0, "records a second (default as fast as it goes)")
+	f.StringVar(&o.Dir, "dir", "./icestream-dev", "folder of the run")
+	f.BoolVar(&o.Keep, "keep", false, "continue with what the last run left in the folder, instead of clearing it")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of the generator")
+	f.StringVar(&plant, "plant", "", "damage the table before it is verified: lose, double or alter")
+	f.StringVarP(&o.Config, "config", "c", "", "your own pipelines, on the embedded peers")
+	f.BoolVar(&o.NoGenerator, "no-generator", false, "produce nothing; bring your own producer")
+	f.StringVarP(&format, "output", "o", "text", "text, or json: one object a line, the first with every endpoint")
+	for _, p := range []struct {
+		into *int
+		name string
+	}{
+		{&o.Ports.Kafka, "kafka"},
+		{&o.Ports.Registry, "registry"},
+		{&o.Ports.Catalog, "catalog"},
+		{&o.Ports.Metrics, "metrics"},
+		{&o.Ports.Ingest, "ingest"},
+		{&o.Ports.Buffer, "buffer"},
+		{&o.Ports.Committer, "committer"},
+		{&o.Ports.Readstate, "readstate"},
+	} {
+		f.IntVar(p.into, p.name+"-port", 0, "port of "+p.name+" on 127.0.0.1 (default a free one)")
+	}
+	return cmd
+}
+
+func checkPlant(f catalog.Fault) error {
+	if f == "" {
+		return nil
+	}
+	var names []string
+	for _, known := range catalog.Faults() {
+		if f == known {
+			return nil
+		}
+		names = append(names, string(known))
+	}
+	return fault.New(fault.InvalidArgument, "--plant %q: want one of %s", f, strings.Join(names, ", "))
+}

@@ -1,0 +1,265 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	adminv1 "github.com/icestream/icestream/gen/go/icestream/admin/v1"
+	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
+	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
+	"github.com/icestream/icestream/internal/boot"
+	"github.com/icestream/icestream/internal/config"
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/run"
+	"github.com/icestream/icestream/internal/wire"
+)
+
+// callTimeout bounds every unary call of the CLI.
+const callTimeout = 15 * time.Second
+
+// commitTimeout bounds CommitNow, which writes files and talks to the catalog.
+const commitTimeout = 5 * time.Minute
+
+// printProto prints a message as JSON in the names of the API.
+func printProto(cmd *cobra.Command, m proto.Message) error {
+	b, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("printing the answer: %w", err)
+	}
+	cmd.Println(string(b))
+	return nil
+}
+
+func tablesCommand() *cobra.Command {
+	var t target
+	var format string
+	cmd := &cobra.Command{
+		Use:     "tables",
+		Short:   "List tables with their hot rows and state",
+		Example: "  icestream tables --dir ./icestream-dev",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conn, err := t.dial(cmd, readstateOf)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = conn.Close() }()
+			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
+			defer cancel()
+			list, err := readstatev1.NewReadStateServiceClient(conn).ListTables(ctx, &readstatev1.ListTablesRequest{})
+			if err != nil {
+				return wire.FromStatus(err)
+			}
+			if format == "json" {
+				return printProto(cmd, list)
+			}
+			rows := make([][]string, 0, len(list.GetTables()))
+			for _, s := range list.GetTables() {
+				rows = append(rows, []string{
+					s.GetTable(), strconv.FormatInt(s.GetSnapshotId(), 10),
+					strconv.FormatInt(s.GetHotRows(), 10), config.Size(s.GetHotBytes()).String(), s.GetState(),
+				})
+			}
+			return printTable(cmd.OutOrStdout(), []string{"TABLE", "SNAPSHOT", "HOT ROWS", "HOT BYTES", "STATE"}, rows)
+		},
+	}
+	t.flags(cmd)
+	outputFlag(cmd, &format, "table, json")
+	return cmd
+}
+
+func describeCommand() *cobra.Command {
+	var t target
+	var format string
+	cmd := &cobra.Command{
+		Use:     "describe TABLE",
+		Short:   "Show positions, lag and schema of a table",
+		Example: "  icestream describe --dir ./icestream-dev shop.orders",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			conn, err := t.dial(cmd, readstateOf)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = conn.Close() }()
+			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
+			defer cancel()
+			d, err := readstatev1.NewReadStateServiceClient(conn).DescribeTable(ctx, &readstatev1.DescribeTableRequest{Table: args[0]})
+			if err != nil {
+				return wire.FromStatus(err)
+			}
+			if format == "json" {
+				return printProto(cmd, d)
+			}
+			return printDescription(cmd, d)
+		},
+	}
+	t.flags(cmd)
+	outputFlag(cmd, &format, "table, json")
+	return cmd
+}
+
+func printDescription(cmd *cobra.Command, d *readstatev1.DescribeTableResponse) error {
+	uuid, err := wire.UUIDFromProto(d.GetSummary().GetTableUuid())
+	if err != nil {
+		return err
+	}
+	cmd.Printf("table %s, uuid %s, %s\n", d.GetSummary().GetTable(), uuid, d.GetSummary().GetState())
+	cmd.Printf("snapshot %d, committed %s, log epoch %d, writer epoch %d, %d hot rows\n\n", d.GetCommit().GetSnapshotId(),
+		time.UnixMicro(d.GetCommit().GetCommitTime()).UTC().Format(time.RFC3339), d.GetLogEpoch(), d.GetCommit().GetWriterEpoch(),
+		d.GetSummary().GetHotRows())
+	rows := make([][]string, 0, len(d.GetPartitions()))
+	for _, p := range d.GetPartitions() {
+		rows = append(rows, []string{
+			p.GetPartition().GetPipeline(), partitionName(p.GetPartition()), strconv.FormatInt(p.GetCommitted(), 10),
+			strconv.FormatInt(p.GetVisible(), 10), strconv.FormatInt(p.GetProgress().GetStableEnd(), 10),
+			strconv.FormatInt(p.GetLag(), 10), p.GetProgress().GetReason(),
+		})
+	}
+	return printTable(cmd.OutOrStdout(), []string{"PIPELINE", "PARTITION", "COMMITTED", "VISIBLE", "END", "LAG", "STATE"}, rows)
+}
+
+func statusCommand() *cobra.Command {
+	var t target
+	var format string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show every service, whether it is ready, and why not",
+		Long:  "Show every service, whether it is ready, and why not. Exit code 0 when all are ready, 1 when one is not.",
+		Example: `  icestream status -c icestream.yaml
+  icestream status --dir ./icestream-dev -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := t.load(cmd)
+			if err != nil {
+				return err
+			}
+			return printStatus(cmd, c, format)
+		},
+	}
+	t.flags(cmd)
+	outputFlag(cmd, &format, "table, json")
+	return cmd
+}
+
+func printStatus(cmd *cobra.Command, c *config.Config, format string) error {
+	d := c.Discovery
+	services := []struct{ name, addr string }{{"ingest", d.Ingest}, {"buffer", d.Buffer}, {"committer", d.Committer}, {"readstate", d.Readstate}}
+	all := true
+	var rows [][]string
+	for _, s := range services {
+		st, err := askStatus(cmd.Context(), s.addr)
+		if err != nil {
+			st = &adminv1.GetStatusResponse{Service: s.name, Components: []*adminv1.Component{{Name: "service", Reason: fault.Describe(err)}}}
+		}
+		all = all && st.GetReady()
+		if format == "json" {
+			if err := printProto(cmd, st); err != nil {
+				return err
+			}
+			continue
+		}
+		for _, comp := range st.GetComponents() {
+			rows = append(rows, []string{s.name, s.addr, comp.GetName(), ready(comp.GetReady()), comp.GetReason()})
+		}
+	}
+	if format != "json" {
+		if err := printTable(cmd.OutOrStdout(), []string{"SERVICE", "ADDRESS", "COMPONENT", "READY", "REASON"}, rows); err != nil {
+			return err
+		}
+	}
+	if !all {
+		return run.WithCode(run.Violated, errSilent)
+	}
+	return nil
+}
+
+func ready(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "NO"
+}
+
+func askStatus(ctx context.Context, addr string) (*adminv1.GetStatusResponse, error) {
+	conn, err := boot.Dial(addr, config.Default().Limits.MaxMessage())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	st, err := adminv1.NewAdminServiceClient(conn).GetStatus(ctx, &adminv1.GetStatusRequest{})
+	return st, wire.FromStatus(err)
+}
+
+func commitCommand() *cobra.Command {
+	var t target
+	cmd := &cobra.Command{
+		Use:     "commit TABLE",
+		Short:   "Commit what is hot now, without waiting for the interval",
+		Example: "  icestream commit --dir ./icestream-dev shop.orders",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			conn, err := t.dial(cmd, committerOf)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = conn.Close() }()
+			ctx, cancel := context.WithTimeout(cmd.Context(), commitTimeout)
+			defer cancel()
+			a, err := committerv1.NewAdminServiceClient(conn).CommitNow(ctx, &committerv1.CommitNowRequest{Table: args[0]})
+			if err != nil {
+				return wire.FromStatus(err)
+			}
+			if a.GetCommitted() {
+				cmd.Printf("committed snapshot %d\n", a.GetCommit().GetSnapshotId())
+			} else {
+				cmd.Printf("nothing to commit; snapshot %d holds everything that is visible\n", a.GetCommit().GetSnapshotId())
+			}
+			return nil
+		},
+	}
+	t.flags(cmd)
+	return cmd
+}
+
+func pipelineCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "pipeline", Short: "Pause or resume a pipeline"}
+	for _, v := range []struct {
+		verb, short string
+		state       adminv1.PipelineState
+	}{
+		{"pause", "Stop fetching; positions and rows stay", adminv1.PipelineState_PIPELINE_STATE_PAUSED},
+		{"resume", "Fetch again", adminv1.PipelineState_PIPELINE_STATE_RUNNING},
+	} {
+		var t target
+		sub := &cobra.Command{
+			Use:     v.verb + " NAME",
+			Short:   v.short,
+			Example: "  icestream pipeline " + v.verb + " -c icestream.yaml orders",
+			Args:    cobra.ExactArgs(1),
+		}
+		sub.RunE = func(cmd *cobra.Command, args []string) error {
+			conn, err := t.dial(cmd, ingestOf)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = conn.Close() }()
+			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
+			defer cancel()
+			_, err = adminv1.NewAdminServiceClient(conn).SetPipelineState(ctx,
+				&adminv1.SetPipelineStateRequest{Pipeline: args[0], State: v.state})
+			return wire.FromStatus(err)
+		}
+		t.flags(sub)
+		cmd.AddCommand(sub)
+	}
+	return cmd
+}

@@ -1,0 +1,212 @@
+// Package dev is `icestream dev`: the whole pipeline on embedded peers, with a
+// generator whose ledger knows what must come out, and a verification at the end.
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/icestream/icestream/internal/boot"
+	"github.com/icestream/icestream/internal/config"
+	"github.com/icestream/icestream/internal/devpeers/catalog"
+	"github.com/icestream/icestream/internal/devpeers/orders"
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/run"
+	"github.com/icestream/icestream/internal/stack"
+)
+
+// ConfigFile is left in the folder of a run, so that `--dir` finds its services.
+const ConfigFile = "icestream.yaml"
+
+// logFile takes the logs of all services and peers.
+const logFile = "icestream.log"
+
+// The generator's topic, and the table that it becomes.
+const (
+	topic      = "orders"
+	tableName  = "shop.orders"
+	partitions = 4
+)
+
+// pipelinesText is the configuration of a run without --config.
+const pipelinesText = `deployment: dev
+node: { log_format: json }
+defaults: { commit: { interval: 5s } }
+pipelines:
+  - name: orders
+    topics: [orders]
+    table: shop.orders
+    message: ` + orders.MessageName + `
+`
+
+// Options of a run.
+type Options struct {
+	Dir         string
+	Keep        bool
+	Records     int64
+	Follow      bool
+	Rate        float64
+	Seed        uint64
+	Plant       catalog.Fault
+	Config      string
+	NoGenerator bool
+	JSON        bool
+	Terminal    bool
+	Ports       Ports
+	Out         io.Writer
+}
+
+// Run carries a whole run out. The error is nil only if everything was verified
+// and exact; a fault found in the data has the exit code run.Violated. When ctx
+// ends, production stops and what was produced is verified.
+func Run(ctx context.Context, o Options) (err error) {
+	boot.Tune()
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+		return fmt.Errorf("finding the folder of the run: %w", err)
+	}
+	if _, err = prepareFolder(o.Dir, o.Keep); err != nil {
+		return err
+	}
+	logs, err := os.OpenFile(filepath.Join(o.Dir, logFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("opening the log of the run: %w", err)
+	}
+	defer func() { err = errors.Join(err, logs.Close()) }()
+	r := &runner{o: o, view: newView(o.Out, o.JSON, o.Terminal), started: time.Now()}
+	defer r.view.end()
+
+	r.peers, err = startPeers(ctx, o.Dir, o.Ports, slog.New(slog.NewJSONHandler(logs, nil)))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.peers.close()) }()
+	c, err := r.configure()
+	if err != nil {
+		return err
+	}
+	if r.process, err = boot.Open(ctx, c, logs); err != nil {
+		return taken(err, "--metrics-port")
+	}
+	if r.stack, err = stack.New(ctx, r.process); err != nil {
+		return err
+	}
+	if err := r.announce(); err != nil {
+		return err
+	}
+	var verdict error
+	r.process.Group.AddTask("dev", func(inner context.Context) error {
+		verdict = r.drive(ctx, inner)
+		r.process.Group.Stop()
+		return nil
+	})
+	// The services go on after Ctrl-C until everything produced is verified.
+	err = r.process.Group.Run(context.WithoutCancel(ctx))
+	return errors.Join(verdict, err)
+}
+
+// runner is one run.
+type runner struct {
+	o       Options
+	view    view
+	peers   *peers
+	process *boot.Process
+	stack   *stack.Stack
+	ledger  *orders.Ledger
+	started time.Time
+}
+
+// configure reads the user's pipelines, or the generator's, and points them at
+// the embedded peers.
+func (r *runner) configure() (*config.Config, error) {
+	local := func(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+	p := r.o.Ports
+	overrides := []config.Override{
+		{Path: "node.data_dir", Value: filepath.Join(r.o.Dir, "data")},
+		{Path: "node.metrics", Value: local(p.Metrics), Flag: "--metrics-port"},
+		{Path: "services.ingest.listen", Value: local(p.Ingest), Flag: "--ingest-port"},
+		{Path: "services.buffer.listen", Value: local(p.Buffer), Flag: "--buffer-port"},
+		{Path: "services.committer.listen", Value: local(p.Committer), Flag: "--committer-port"},
+		{Path: "services.readstate.listen", Value: local(p.Readstate), Flag: "--readstate-port"},
+		{Path: "kafka.bootstrap.servers", Value: r.peers.kafka.Addr()},
+		{Path: "registry.url", Value: r.peers.registry.URL()},
+		{Path: "catalog.type", Value: "rest"},
+		{Path: "catalog.uri", Value: r.peers.catalog.URL()},
+		{Path: "catalog.warehouse", Value: r.peers.catalog.Warehouse()},
+	}
+	var c *config.Config
+	var err error
+	var warnings config.Warnings
+	if r.o.Config != "" {
+		c, warnings, err = config.Load(r.o.Config, os.Environ(), overrides)
+	} else {
+		c, warnings, err = config.Parse("dev", []byte(pipelinesText), nil, overrides)
+	}
+	for _, w := range warnings {
+		r.view.say("warning", "warning: "+fmt.Sprint(w), nil)
+	}
+	return c, run.WithCode(run.BadConfig, err)
+}
+
+// announce prints where everything listens, and leaves it in the folder.
+func (r *runner) announce() error {
+	c := *r.process.Config
+	a := r.stack.Addresses()
+	c.Discovery.Ingest, c.Discovery.Buffer, c.Discovery.Committer, c.Discovery.Readstate = a["ingest"], a["buffer"], a["committer"], a["readstate"]
+	c.Node.Metrics = r.process.MetricsAddress()
+	if err := os.WriteFile(filepath.Join(r.o.Dir, ConfigFile), c.Redacted(), 0o600); err != nil {
+		return fmt.Errorf("leaving the configuration in the folder: %w", err)
+	}
+	r.view.say("started", fmt.Sprintf(`icestream dev in %s (logs in %s)
+  kafka      %s
+  registry   %s
+  catalog    %s
+  warehouse  %s
+  grpc       ingest %s · buffer %s · committer %s · readstate %s
+  metrics    http://%s/metrics`,
+		r.o.Dir, logFile, r.peers.kafka.Addr(), r.peers.registry.URL(), r.peers.catalog.URL(), r.peers.catalog.Warehouse(),
+		a["ingest"], a["buffer"], a["committer"], a["readstate"], c.Node.Metrics),
+		map[string]any{
+			"kafka": r.peers.kafka.Addr(), "registry": r.peers.registry.URL(), "catalog": r.peers.catalog.URL(),
+			"warehouse": r.peers.catalog.Warehouse(), "grpc": a, "metrics": "http://" + c.Node.Metrics + "/metrics", "dir": r.o.Dir,
+		})
+	return nil
+}
+
+// produce starts the generator; done is closed when it has ended.
+func (r *runner) produce(ctx context.Context) (p *orders.Producer, done <-chan error, err error) {
+	if err := r.peers.kafka.EnsureTopic(topic, partitions); err != nil {
+		return nil, nil, err
+	}
+	id, err := r.peers.register(ctx, topic+"-value", orders.Schema())
+	if err != nil {
+		return nil, nil, err
+	}
+	records := uint64(r.o.Records)
+	if r.o.Follow {
+		records = 0
+	}
+	p, err = orders.NewProducer(orders.ProducerConfig{
+		Brokers: []string{r.peers.kafka.Addr()}, Topic: topic, Partitions: partitions,
+		Generator: orders.NewGenerator(orders.Config{Seed: r.o.Seed, SchemaID: id, PoisonEvery: 5000, TombstoneEvery: 7000}),
+		Ledger:    r.ledger, First: uint64(r.ledger.Total()), Records: records, Rate: r.o.Rate, Logger: r.process.Log,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	return p, ended, nil
+}
+
+// violated is the verdict of a verification that found a fault.
+func violated(what string, report fmt.Stringer) error {
+	return run.WithCode(run.Violated, fault.New(fault.Corrupt, "%s: %s", what, report))
+}

@@ -1,0 +1,401 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
+	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
+	"github.com/icestream/icestream/internal/boot"
+	"github.com/icestream/icestream/internal/devpeers/orders"
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/run"
+	"github.com/icestream/icestream/internal/wire"
+	"github.com/icestream/icestream/services/committer"
+)
+
+// finalTimeout bounds the last commits and checks of a run.
+const finalTimeout = 5 * time.Minute
+
+// statsEvery is how often the positions are asked for.
+const statsEvery = 250 * time.Millisecond
+
+// driver follows a run while the services work.
+type driver struct {
+	*runner
+
+	reads  readstatev1.ReadStateServiceClient
+	admin  committerv1.AdminServiceClient
+	check  *checker
+	reader *grpc.ClientConn
+
+	readsChecked atomic.Int64
+	mu           sync.Mutex
+	last         Stats
+	lastSnapshot int64
+	lastCommit   time.Time
+	firstHot     time.Duration
+}
+
+// drive produces, watches and verifies. outer ends at Ctrl-C, inner with the
+// services.
+func (r *runner) drive(outer, inner context.Context) error {
+	a := r.stack.Addresses()
+	limit := r.process.Config.Limits.MaxMessage()
+	reader, err := boot.Dial(a["readstate"], limit)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = reader.Close() }()
+	writer, err := boot.Dial(a["committer"], limit)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = writer.Close() }()
+	d := &driver{
+		runner: r, reads: readstatev1.NewReadStateServiceClient(reader), reader: reader,
+		admin: committerv1.NewAdminServiceClient(writer),
+	}
+	if r.o.NoGenerator {
+		return d.own(outer, inner)
+	}
+	if r.ledger, err = orders.OpenLedger(filepath.Join(r.o.Dir, "ledger")); err != nil {
+		return err
+	}
+	defer func() { _ = r.ledger.Close() }()
+	d.check = newChecker(reader, r.ledger, tableName)
+	return d.generated(outer, inner)
+}
+
+// generated runs the generator and proves that everything came through.
+func (d *driver) generated(outer, inner context.Context) error {
+	producer, produced, err := d.produce(outer)
+	if err != nil {
+		return err
+	}
+	work, stop := context.WithCancel(inner)
+	defer stop()
+	faults := make(chan error, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() { d.watch(work, func() int64 { return int64(producer.Acknowledged()) }) })
+	wg.Go(func() { d.readAtRandom(work, faults) })
+	select {
+	case err = <-produced:
+	case err = <-faults:
+	case <-inner.Done():
+		err = fault.New(fault.Stopped, "the services ended before the run did: see %s", logFile)
+	}
+	if err == nil || (outer.Err() != nil && !errors.Is(err, fault.Of(fault.Corrupt))) {
+		d.view.say("produced", fmt.Sprintf("produced %s records; committing and verifying", count(d.ledger.Total())),
+			map[string]any{"records": d.ledger.Total()})
+		err = d.settle(work)
+	}
+	stop()
+	wg.Wait()
+	if err != nil {
+		return err
+	}
+	return d.verify(inner)
+}
+
+// watch keeps the view up to date.
+func (d *driver) watch(ctx context.Context, produced func() int64) {
+	tick := time.NewTicker(statsEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			d.view.stats(d.measure(ctx, produced()))
+		}
+	}
+}
+
+// measure asks for the positions of the generator's table.
+func (d *driver) measure(ctx context.Context, produced int64) Stats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.last
+	s.Elapsed, s.Produced, s.Reads = time.Since(d.started), produced, d.readsChecked.Load()
+	call, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	desc, err := d.reads.DescribeTable(call, &readstatev1.DescribeTableRequest{Table: tableName})
+	if err != nil {
+		return s // not there yet, or recovering; status tells
+	}
+	now := time.Now()
+	s.Visible, s.Committed, s.Lag = 0, 0, 0
+	newest := time.Time{}
+	for _, p := range desc.GetPartitions() {
+		s.Visible += p.GetVisible()
+		s.Committed += p.GetCommitted()
+		s.Lag += p.GetLag()
+		if t := time.UnixMilli(p.GetProgress().GetNewestTime()); p.GetProgress().GetNewestTime() > 0 && t.After(newest) {
+			newest = t
+		}
+	}
+	s.Hot = desc.GetSummary().GetHotRows()
+	if s.Visible > 0 && d.firstHot == 0 {
+		d.firstHot = time.Since(d.started)
+		d.view.say("first_hot_row", fmt.Sprintf("first hot row after %.1f s", d.firstHot.Seconds()), map[string]any{"seconds": d.firstHot.Seconds()})
+	}
+	if id := desc.GetCommit().GetSnapshotId(); id != d.lastSnapshot {
+		if s.Committed > d.last.Committed {
+			s.Commits++
+			d.lastCommit = time.UnixMicro(desc.GetCommit().GetCommitTime())
+		}
+		d.lastSnapshot = id
+	}
+	if !newest.IsZero() {
+		s.HotFreshness = max(0, now.Sub(newest).Seconds())
+	}
+	if !d.lastCommit.IsZero() {
+		s.CommittedFreshness = now.Sub(d.lastCommit).Seconds()
+	}
+	s.Quarantined = d.ledger.Count(orders.OutcomeQuarantine)
+	d.last = s
+	return s
+}
+
+// readAtRandom reads the union at random moments and compares it with the
+// ledger. The first difference ends the run.
+func (d *driver) readAtRandom(ctx context.Context, faults chan<- error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(300+rand.IntN(1500)) * time.Millisecond):
+		}
+		report, err := d.check.union(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && retryable(err):
+			continue
+		case err != nil:
+			faults <- err
+			return
+		case !report.OK():
+			faults <- violated("a read while records flowed differs from what was produced", report)
+			return
+		}
+		d.readsChecked.Add(1)
+	}
+}
+
+// retryable errors of a read: the table is not there yet, or a commit took the
+// snapshot away under it.
+func retryable(err error) bool {
+	r := fault.ReasonOf(err)
+	return r.Retryable() || r == fault.UnknownTable || r == fault.SnapshotGone || r == fault.SchemaChanged || r == fault.WrongDoor ||
+		errors.Is(err, context.DeadlineExceeded)
+}
+
+// settle commits until the committed position is the end offset everywhere.
+func (d *driver) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, finalTimeout)
+	defer cancel()
+	var last error
+	for {
+		if _, err := d.admin.CommitNow(ctx, &committerv1.CommitNowRequest{Table: tableName}); err != nil {
+			last = wire.FromStatus(err)
+		}
+		behind, err := d.behind(ctx)
+		if err == nil && behind == "" {
+			return nil
+		}
+		if err != nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fault.New(fault.Unavailable, "not everything was committed within %v: %s; `icestream status --dir %s` and %s tell more",
+				finalTimeout, behind, d.o.Dir, logFile), last)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// behind names a partition whose committed position is not its end offset.
+func (d *driver) behind(ctx context.Context) (string, error) {
+	desc, err := d.reads.DescribeTable(ctx, &readstatev1.DescribeTableRequest{Table: tableName})
+	if err != nil {
+		return "the table cannot be described", wire.FromStatus(err)
+	}
+	committed := map[int32]int64{}
+	for _, p := range desc.GetPartitions() {
+		committed[p.GetPartition().GetNumber()] = p.GetCommitted()
+	}
+	for n, end := range d.peers.kafka.EndOffsets(topic) {
+		if committed[int32(n)] != end {
+			return fmt.Sprintf("partition %d is committed to %d of %d", n, committed[int32(n)], end), nil
+		}
+	}
+	return "", nil
+}
+
+// verify compares union, files and quarantine with the ledger and audits the table.
+func (d *driver) verify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, finalTimeout)
+	defer cancel()
+	d.view.stats(d.measure(ctx, d.ledger.Total()))
+	d.view.end()
+	name := strings.Split(tableName, ".")
+	if d.o.Plant != "" {
+		if err := d.peers.catalog.Plant(ctx, name, d.o.Plant); err != nil {
+			return err
+		}
+		d.view.say("planted", fmt.Sprintf("planted on purpose: %s", d.o.Plant), map[string]any{"fault": d.o.Plant})
+	}
+	union, err := d.settledUnion(ctx)
+	if err != nil {
+		return err
+	}
+	files, err := d.check.files(ctx, d.peers.catalog, name)
+	if err != nil {
+		return err
+	}
+	quarantine, err := d.check.quarantine(ctx, d.peers.catalog, []string{name[0], name[1] + "__quarantine"})
+	if err != nil {
+		return err
+	}
+	audit, err := committer.Audit(ctx, d.process.Config, tableName, committer.AuditOptions{Log: d.process.Log})
+	if err != nil {
+		return err
+	}
+	d.view.say("verified", d.summary(union, files, quarantine)+"\n"+audit.String(), map[string]any{
+		"rows": files.Seen, "quarantined": quarantine.Seen, "tombstones_skipped": d.ledger.Count(orders.OutcomeSkip),
+		"reads_checked": d.readsChecked.Load(), "union_exact": union.OK(), "files_exact": files.OK(), "quarantine_exact": quarantine.OK(),
+		"audit": audit.Verdict.String(), "first_hot_row_seconds": d.firstHot.Seconds(), "seconds": time.Since(d.started).Seconds(),
+	})
+	var errs []error
+	for what, r := range map[string]orders.Report{"union": union, "table files": files, "quarantine": quarantine} {
+		if !r.OK() {
+			errs = append(errs, violated("the "+what+" differs from what was produced", r))
+		}
+	}
+	if code := audit.Verdict.Code(); code != run.OK {
+		errs = append(errs, run.WithCode(code, fault.New(fault.Corrupt, "the audit of %s says: %s", tableName, audit.Verdict)))
+	}
+	if len(errs) > 0 {
+		return run.WithCode(run.Violated, errors.Join(errs...))
+	}
+	d.view.say("next", d.next(), map[string]any{"exit_code": 0})
+	return nil
+}
+
+// settledUnion reads the union once more; after a planted fault the snapshot of
+// another writer has to arrive first.
+func (d *driver) settledUnion(ctx context.Context) (orders.Report, error) {
+	for {
+		report, err := d.check.union(ctx)
+		if err == nil || !retryable(err) {
+			return report, err
+		}
+		select {
+		case <-ctx.Done():
+			return report, err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func (d *driver) summary(union, files, quarantine orders.Report) string {
+	mark := func(ok bool) string {
+		if ok {
+			return "exact"
+		}
+		return "WRONG"
+	}
+	return fmt.Sprintf(`verified against the generator's ledger, as multisets of (partition, offset, row checksum):
+  reads while records flowed   %s, each exact
+  union of hot and cold        %s: %s rows
+  files of the table           %s: %s rows, read without our code
+  quarantine                   %s: %s records, byte for byte
+  skipped                      %s tombstones
+  time                         first hot row after %.1f s, everything after %.1f s`,
+		count(d.readsChecked.Load()), mark(union.OK()), count(union.Seen), mark(files.OK()), count(files.Seen), mark(quarantine.OK()),
+		count(quarantine.Seen), count(d.ledger.Count(orders.OutcomeSkip)), d.firstHot.Seconds(), time.Since(d.started).Seconds())
+}
+
+// next is ready to paste once the run has ended.
+func (d *driver) next() string {
+	location := ""
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if desc, err := d.reads.DescribeTable(ctx, &readstatev1.DescribeTableRequest{Table: tableName}); err == nil {
+		location = desc.GetCommit().GetMetadataLocation()
+	}
+	return fmt.Sprintf(`now try:
+  icestream read --dir %s %s --limit 5
+  icestream audit --dir %s %s
+  duckdb -c "INSTALL iceberg; LOAD iceberg; SELECT count(*) FROM iceberg_scan('%s')"
+  python -c "from pyiceberg.catalog.sql import SqlCatalog; print(SqlCatalog('icestream', uri='sqlite:///%s', warehouse='%s').load_table('%s').scan().to_arrow().num_rows)"`,
+		d.o.Dir, tableName, d.o.Dir, tableName, location, d.peers.catalog.DatabasePath(), d.peers.catalog.Warehouse(), tableName)
+}
+
+// own runs the user's pipelines until Ctrl-C, then commits and audits each table.
+func (d *driver) own(outer, inner context.Context) error {
+	tick := time.NewTicker(2 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-outer.Done():
+			return d.ownEnd(inner)
+		case <-inner.Done():
+			return fault.New(fault.Stopped, "the services ended before the run did: see %s", logFile)
+		case <-tick.C:
+			d.ownStats(inner)
+		}
+	}
+}
+
+func (d *driver) ownStats(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	list, err := d.reads.ListTables(call, &readstatev1.ListTablesRequest{})
+	if err != nil {
+		return
+	}
+	for _, t := range list.GetTables() {
+		d.view.say("table", fmt.Sprintf("%6.1fs  %s: %s hot rows · snapshot %d · %s", time.Since(d.started).Seconds(), t.GetTable(),
+			count(t.GetHotRows()), t.GetSnapshotId(), t.GetState()),
+			map[string]any{"table": t.GetTable(), "hot_rows": t.GetHotRows(), "snapshot": t.GetSnapshotId(), "state": t.GetState()})
+	}
+}
+
+func (d *driver) ownEnd(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, finalTimeout)
+	defer cancel()
+	list, err := d.reads.ListTables(ctx, &readstatev1.ListTablesRequest{})
+	if err != nil {
+		return wire.FromStatus(err)
+	}
+	var errs []error
+	for _, t := range list.GetTables() {
+		if _, err := d.admin.CommitNow(ctx, &committerv1.CommitNowRequest{Table: t.GetTable()}); err != nil {
+			errs = append(errs, wire.FromStatus(err))
+			continue
+		}
+		audit, err := committer.Audit(ctx, d.process.Config, t.GetTable(), committer.AuditOptions{Log: d.process.Log})
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		d.view.say("audit", audit.String(), map[string]any{"table": t.GetTable(), "verdict": audit.Verdict.String()})
+		if code := audit.Verdict.Code(); code != run.OK {
+			errs = append(errs, run.WithCode(code, fault.New(fault.Corrupt, "the audit of %s says: %s", t.GetTable(), audit.Verdict)))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/icestream/icestream/internal/boot"
+	"github.com/icestream/icestream/internal/run"
+	"github.com/icestream/icestream/internal/stack"
+	"github.com/icestream/icestream/services/buffer"
+	"github.com/icestream/icestream/services/committer"
+	"github.com/icestream/icestream/services/ingest"
+)
+
+func runCommand() *cobra.Command {
+	var t target
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run all four services in one process against real peers",
+		Long: `Run all four services in one process against real peers. Peers that are away are waited for: readiness
+(node.metrics, /readyz) says which. SIGTERM drains: intake stops, what is hot is committed, then everything ends.`,
+		Example: "  icestream run -c icestream.yaml",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			boot.Tune()
+			c, err := t.load(cmd)
+			if err != nil {
+				return err
+			}
+			p, err := boot.Open(cmd.Context(), c, os.Stderr)
+			if err != nil {
+				return err
+			}
+			if _, err := stack.New(cmd.Context(), p); err != nil {
+				return err
+			}
+			return p.Group.Run(cmd.Context())
+		},
+	}
+	t.flags(cmd)
+	return cmd
+}
+
+func validateCommand() *cobra.Command {
+	var t target
+	cmd := &cobra.Command{
+		Use:     "validate",
+		Short:   "Check the configuration file and print every mistake with its place",
+		Example: "  icestream validate -c icestream.yaml",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := t.load(cmd)
+			if err != nil {
+				return err
+			}
+			cmd.Printf("%s is valid: %d pipelines\n", t.config, len(c.Pipelines))
+			return nil
+		},
+	}
+	t.flags(cmd)
+	show := &cobra.Command{
+		Use:     "show",
+		Short:   "Print the whole configuration in force, secrets redacted",
+		Example: "  icestream validate show -c icestream.yaml",
+		Args:    cobra.NoArgs,
+	}
+	var s target
+	show.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := s.load(cmd)
+		if err != nil {
+			return err
+		}
+		cmd.Print(string(c.Redacted()))
+		return nil
+	}
+	s.flags(show)
+	cmd.AddCommand(show)
+	return cmd
+}
+
+func checkCommand() *cobra.Command {
+	var t target
+	var format string
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Reach every peer of the configuration and say what is wrong",
+		Long:  "Reach broker, registry, catalog and warehouse with the credentials of the configuration. Exit code 0 when all work, 4 when one does not.",
+		Example: `  icestream check -c icestream.yaml
+  icestream check -c icestream.yaml -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := t.load(cmd)
+			if err != nil {
+				return err
+			}
+			results := append(ingest.Check(cmd.Context(), c), committer.Check(cmd.Context(), c)...)
+			return printChecks(cmd, results, format)
+		},
+	}
+	t.flags(cmd)
+	outputFlag(cmd, &format, "table, json")
+	return cmd
+}
+
+func printChecks(cmd *cobra.Command, results []boot.Check, format string) error {
+	bad := false
+	rows := make([][]string, 0, len(results))
+	for _, r := range results {
+		word := "ok"
+		if !r.OK {
+			word, bad = "FAILED", true
+		}
+		rows = append(rows, []string{r.Peer, r.Address, word, r.Detail})
+	}
+	var err error
+	if format == "json" {
+		err = printJSON(cmd.OutOrStdout(), results)
+	} else {
+		err = printTable(cmd.OutOrStdout(), []string{"PEER", "ADDRESS", "RESULT", "DETAIL"}, rows)
+	}
+	if err == nil && bad {
+		err = run.WithCode(run.Dependency, errSilent)
+	}
+	return err
+}
+
+func auditCommand() *cobra.Command {
+	var t target
+	var format string
+	var deep bool
+	cmd := &cobra.Command{
+		Use:   "audit TABLE",
+		Short: "Prove from the table alone that every offset landed exactly once",
+		Long: `Prove from the table alone that every offset landed exactly once: the ranges of all our snapshots tile each
+partition, running totals and file statistics agree, every file exists and none is added twice, and the
+quarantine table holds what was quarantined. Needs no running service. Exit code 0 proven, 1 violated, 2 cannot tell.`,
+		Example: `  icestream audit -c icestream.yaml shop.orders
+  icestream audit --dir ./icestream-dev shop.orders --deep -o json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, closePeers, err := t.lake(cmd)
+			if err != nil {
+				return err
+			}
+			defer closePeers()
+			report, err := committer.Audit(cmd.Context(), c, args[0], committer.AuditOptions{Deep: deep})
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				err = printJSON(cmd.OutOrStdout(), report)
+			} else {
+				cmd.Print(report.String())
+			}
+			if err == nil && report.Verdict.Code() != run.OK {
+				err = run.WithCode(report.Verdict.Code(), errSilent)
+			}
+			return err
+		},
+	}
+	t.flags(cmd)
+	outputFlag(cmd, &format, "table, json")
+	cmd.Flags().BoolVar(&deep, "deep", false, "also read the offsets of every row")
+	return cmd
+}
+
+func journalCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "journal", Short: "Look into a buffer's journal"}
+	dump := &cobra.Command{
+		Use:     "dump FOLDER",
+		Short:   "Print every entry of a journal folder, without changing it",
+		Example: "  icestream journal dump ./data/journal",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return buffer.DumpJournal(args[0], cmd.OutOrStdout())
+		},
+	}
+	cmd.AddCommand(dump)
+	return cmd
+}
