@@ -2,7 +2,6 @@ package lake
 
 import (
 	"bytes"
-	"context"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -31,7 +30,8 @@ func hollow(t *testing.T, rows int, seed uint64) arrow.RecordBatch {
 	)
 	list := arrow.ListOfField(arrow.Field{Name: "element", Type: outer, Nullable: true})
 	s := arrow.NewSchema([]arrow.Field{
-		{Name: "o", Type: outer, Nullable: true}, {Name: "l", Type: list, Nullable: true},
+		{Name: "o", Type: outer, Nullable: true},
+		{Name: "l", Type: list, Nullable: true},
 		{Name: "m", Type: arrow.MapOf(arrow.BinaryTypes.String, outer), Nullable: true},
 	}, nil)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -111,7 +111,7 @@ func TestValuesBelowNullStructsKeepTheirRows(t *testing.T) {
 	require.NoError(t, err)
 	ar, err := pqarrow.NewFileReader(rd, pqarrow.ArrowReadProperties{}, memory.DefaultAllocator)
 	require.NoError(t, err)
-	tbl, err := ar.ReadTable(context.Background())
+	tbl, err := ar.ReadTable(t.Context())
 	require.NoError(t, err)
 	var got []string
 	tr := array.NewTableReader(tbl, 0)
