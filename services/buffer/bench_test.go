@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 
 // BenchmarkGrpcHop sends the same 1 MiB batches over plain TCP and over the whole
 // append path (gRPC, validation, journal with fdatasync, table log, answer), in
-// one run on one machine, and reports both rates and their ratio. Figures of two
+// one run on one machine, and reports both rates, their ratio, and CPU per GB. Figures of two
 // machines, or of two runs, must not be compared.
 func BenchmarkGrpcHop(b *testing.B) {
 	const partitions, ranges, rows, size = 256, 64, 100, 10_400
@@ -32,7 +33,9 @@ func BenchmarkGrpcHop(b *testing.B) {
 	if b.N > partitions*ranges {
 		b.Fatalf("%d messages wanted, %d are prepared: use a shorter -benchtime", b.N, partitions*ranges)
 	}
+	cpu := cpuSeconds(b)
 	tcp := plainTCP(b, batches)
+	tcpCPU := cpuSeconds(b) - cpu
 
 	cfg := settings(b, "node.data_dir", b.TempDir(), "limits.hot.bytes", "512MiB")
 	bed := startOn(b, file.OS{}, cfg)
@@ -45,6 +48,7 @@ func BenchmarkGrpcHop(b *testing.B) {
 	s := bed.sender(orders)
 	b.ResetTimer()
 	start := time.Now()
+	cpu = cpuSeconds(b)
 	acked := make(chan error, 1)
 	credit := make(chan int64, b.N+1)
 	credit <- s.welcome.GetCredit()
@@ -66,8 +70,20 @@ func BenchmarkGrpcHop(b *testing.B) {
 	}
 	hop := float64(b.N) * float64(bytes) / time.Since(start).Seconds()
 	b.StopTimer()
+	gb := float64(b.N) * float64(bytes) / 1e9
+	b.ReportMetric((cpuSeconds(b)-cpu)/gb, "cpu-s/GB")
+	b.ReportMetric(tcpCPU/gb, "tcp-cpu-s/GB")
 	b.ReportMetric(tcp/1e6, "tcp-MB/s")
 	b.ReportMetric(hop/tcp, "x-of-tcp")
+}
+
+// cpuSeconds is the processor time of both ends so far, which other work on the
+// machine does not change.
+func cpuSeconds(b *testing.B) float64 {
+	b.Helper()
+	var u syscall.Rusage
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
 // receiveAll takes answers until n entries are accepted, and commits every 128.
