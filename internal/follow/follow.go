@@ -125,8 +125,7 @@ func Run(ctx context.Context, o Options, h Handler) error {
 
 // retryAfter is the pause that the buffer asked for, or zero.
 func retryAfter(err error) time.Duration {
-	var e *fault.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*fault.Error](err); ok {
 		return e.RetryAfter
 	}
 	return 0

@@ -152,7 +152,8 @@ func (r *recorder) waitFor(t *testing.T, ok func() bool) {
 
 func serve(t *testing.T, s *script) *grpc.ClientConn {
 	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	var lc net.ListenConfig
+	lis, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec{}))
 	bufferv1.RegisterTableLogServiceServer(srv, s)
@@ -322,9 +323,7 @@ func TestSilentPeerIsGivenUp(t *testing.T) {
 				Conn: silent{}, Table: "db.t", Role: bufferv1.FollowerRole_FOLLOWER_ROLE_COMMITTER,
 			}, r)
 		}()
-		for len(r.downs) == 0 {
-			<-r.notices
-		}
+		r.waitFor(t, func() bool { return len(r.downs) > 0 })
 		require.Equal(t, follow.DefaultSilence, time.Since(begun))
 		require.ErrorIs(t, r.downs[0], fault.Of(fault.Unavailable))
 		cancel()

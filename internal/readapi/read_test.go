@@ -1,7 +1,6 @@
 package readapi_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -58,7 +57,7 @@ func TestUnionHoldsEachRowOnceAcrossTheHandOver(t *testing.T) {
 // G3: a token gives the same rows after any number of commits, through its parts
 // and through Scan, in random histories.
 func TestTokenGivesTheSameRowsAcrossCommits(t *testing.T) {
-	for seed := range uint64(15) {
+	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			r := newRig(t, rigOptions{}).open()
@@ -197,8 +196,11 @@ func TestLSNAboveAHoleIsNotYet(t *testing.T) {
 	r := newRig(t, rigOptions{}).open()
 	r.produce(0, 5)
 	hole := r.next[partition(0)]
-	a := &event.Append{LSN: 110, Header: event.Header{Partition: partition(0), Range: ident.Range{First: hole + 5, Next: hole + 6},
-		Fingerprint: r.schema.Fingerprint(), Skips: []event.Skip{{Range: ident.Range{First: hole + 5, Next: hole + 6}, Reason: event.SkipControl}}}}
+	above := ident.Range{First: hole + 5, Next: hole + 6}
+	a := &event.Append{LSN: 110, Header: event.Header{
+		Partition: partition(0), Range: above, Fingerprint: r.schema.Fingerprint(),
+		Skips: []event.Skip{{Range: above, Reason: event.SkipControl}},
+	}}
 	r.seq++
 	r.live.Apply(event.Event{Seq: r.seq, Append: a})
 	_, _, err := r.scan(&readstatev1.ScanRequest{At: &readstatev1.At{Position: &readstatev1.At_Lsn{Lsn: 111}}})
@@ -310,7 +312,7 @@ func TestLeaseEndsAtItsDeadlineUnlessRenewed(t *testing.T) {
 		defer s.Close()
 		c := event.Commit{Table: tableID, SnapshotID: 5, SequenceNumber: 50}
 		live.Load(event.Image{Commit: c})
-		ctx := context.Background()
+		ctx := t.Context()
 		begin := func(d time.Duration) *readstatev1.BeginReadResponse {
 			resp, err := s.BeginRead(ctx, &readstatev1.BeginReadRequest{Table: tableName, Lease: durationpb.New(d)})
 			require.NoError(t, err)

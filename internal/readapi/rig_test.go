@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -52,7 +53,7 @@ type rig struct {
 	schema *schema.Schema
 	seq    event.Seq
 	lsn    ident.LSN
-	next   map[ident.Partition]int64
+	next   ident.Vector
 	hot    []*event.Append
 	commit event.Commit
 }
@@ -66,7 +67,7 @@ type rigOptions struct {
 func newRig(t *testing.T, o rigOptions) *rig {
 	t.Helper()
 	r := &rig{
-		t: t, live: readapi.NewLive("waiting for the committer"), next: map[ident.Partition]int64{}, lsn: 100,
+		t: t, live: readapi.NewLive("waiting for the committer"), next: ident.Vector{}, lsn: 100,
 		schema: tableSchema(!o.noKafka),
 	}
 	r.commit = event.Commit{
@@ -119,7 +120,7 @@ func (r *rig) evolve() {
 }
 
 // produce appends n rows to a partition; every fifth offset is skipped.
-func (r *rig) produce(part int32, n int64) *event.Append {
+func (r *rig) produce(part int32, n int64) {
 	p := partition(part)
 	a := &event.Append{LSN: r.lsn, Header: event.Header{
 		Partition: p, Range: ident.Range{First: r.next[p], Next: r.next[p] + n}, Fingerprint: r.schema.Fingerprint(), MaxTime: 1_700_000_000_000 + r.next[p],
@@ -149,7 +150,6 @@ func (r *rig) produce(part int32, n int64) *event.Append {
 	r.hot = append(r.hot, a)
 	r.seq++
 	r.live.Apply(event.Event{Seq: r.seq, Append: a})
-	return a
 }
 
 func appendValue(b array.Builder, name string, part int32, o int64) {
@@ -223,18 +223,14 @@ func (r *rig) schemaOf(a *event.Append) *schema.Schema {
 
 // landAll commits everything that was produced.
 func (r *rig) landAll() int64 {
-	v := ident.Vector{}
-	for p, n := range r.next {
-		v[p] = n
-	}
-	return r.land(v)
+	return r.land(r.produced())
 }
 
 // want lists the rows below the offsets as the readers below print them.
 func (r *rig) want(below ident.Vector) []string {
 	var out []string
 	for p, next := range below {
-		for o := int64(0); o < next; o++ {
+		for o := range next {
 			if o%5 != 4 {
 				out = append(out, fmt.Sprintf("%d/%d", p.Number, o))
 			}
@@ -245,11 +241,7 @@ func (r *rig) want(below ident.Vector) []string {
 }
 
 func (r *rig) produced() ident.Vector {
-	v := ident.Vector{}
-	for p, n := range r.next {
-		v[p] = n
-	}
-	return v
+	return maps.Clone(r.next)
 }
 
 type tables struct{ live *readapi.Live }
@@ -409,7 +401,8 @@ func (l *lake) Window(_ context.Context, s readapi.ColdScan) ([]readapi.ColdRows
 
 func dial(t *testing.T, s *readapi.Server) readstatev1.ReadStateServiceClient {
 	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	var lc net.ListenConfig
+	lis, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec{}))
 	readstatev1.RegisterReadStateServiceServer(srv, s)

@@ -140,7 +140,8 @@ func (l *log) serve(lis net.Listener) (stop func()) {
 
 func listen(t *testing.T, address string) net.Listener {
 	t.Helper()
-	lis, err := net.Listen("tcp", address)
+	var lc net.ListenConfig
+	lis, err := lc.Listen(t.Context(), "tcp", address)
 	require.NoError(t, err)
 	return lis
 }

@@ -38,9 +38,10 @@ type Config struct {
 
 // Lake reads tables. Safe for concurrent use.
 type Lake struct {
-	cfg   Config
-	files *files
-	log   *slog.Logger
+	cfg     Config
+	files   *files
+	footers footers
+	log     *slog.Logger
 
 	mu     sync.Mutex
 	tables []parsed // newest last
@@ -62,7 +63,7 @@ func New(cfg Config, log *slog.Logger) *Lake {
 	if cfg.Concurrency <= 0 {
 		cfg.Concurrency = 2
 	}
-	return &Lake{cfg: cfg, files: newFiles(cfg), log: log}
+	return &Lake{cfg: cfg, files: newFiles(cfg), footers: footers{kept: map[string][]span{}}, log: log}
 }
 
 // load returns the table as the metadata file at location describes it.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -216,7 +218,7 @@ func TestRestHoldsWhatOurCommitsAddedUpToTheVector(t *testing.T) {
 	w.append(nil, rows(0, 6, 7)...) // of somebody else
 	replay := w.ours()
 	replay[keyReplay] = "r1"
-	w.append(replay, rows(0, 3, 4)...)
+	w.append(replay, rows(0, 7, 8)...)
 	w.append(w.ours(), append(rows(1, 0, 5), rows(0, 20, 30)...)...)
 	head := w.tbl.CurrentSnapshot().SnapshotID
 
@@ -308,6 +310,37 @@ func TestWindowSortsByPartitionAndOffset(t *testing.T) {
 	for _, r := range got {
 		r.Rows.Release()
 	}
+}
+
+// What a file holds is learned once, from its footer; then files outside of the
+// bounds are not touched.
+func TestFilesOutsideTheBoundsAreNotReadAgain(t *testing.T) {
+	w := newWarehouse(t)
+	w.append(w.ours(), rows(0, 0, 10)...)
+	files, err := w.tbl.Scan().PlanFiles(t.Context())
+	require.NoError(t, err)
+	snap := w.append(w.ours(), rows(0, 10, 20)...)
+	l := New(Config{}, nil)
+	window := func(first, next int64) ([]row, error) {
+		got, err := l.Window(t.Context(), readapi.ColdScan{
+			Table: tableName, Location: w.tbl.MetadataLocation(), Snapshot: snap, Target: w.sch,
+			From: ident.Vector{part(0): first}, Below: ident.Vector{part(0): next},
+		})
+		if err != nil || len(got) == 0 {
+			return nil, err
+		}
+		defer got[0].Rows.Release()
+		return rowsIn(t, got[0].Rows), nil
+	}
+	got, err := window(8, 12)
+	require.NoError(t, err)
+	require.Equal(t, rows(0, 8, 12), got)
+	require.NoError(t, os.Remove(strings.TrimPrefix(files[0].File.FilePath(), "file://")))
+	got, err = window(10, 15)
+	require.NoError(t, err)
+	require.Equal(t, rows(0, 10, 15), got)
+	_, err = window(9, 15)
+	require.ErrorIs(t, err, fault.Of(fault.SnapshotGone), "a file that is needed and gone")
 }
 
 func TestPartitionsThatRowsDoNotTellApartNeedEqualBounds(t *testing.T) {

@@ -3,6 +3,7 @@ package cold
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"strings"
 	"sync"
@@ -107,9 +108,7 @@ func (f *files) borrow(ctx context.Context, id table.Identifier) (iceio.IO, erro
 		if f.cfg.Warehouse != "" {
 			props["warehouse"] = f.cfg.Warehouse
 		}
-		for k, v := range f.cfg.Properties {
-			props[k] = v
-		}
+		maps.Copy(props, f.cfg.Properties)
 		cat, err := catalog.Load(ctx, f.cfg.Name, props)
 		if err != nil {
 			return nil, fmt.Errorf("reaching the catalog at %s: %w", f.cfg.URI, err)

@@ -112,6 +112,13 @@ func (l *Lake) plan(ctx context.Context, t *table.Table, s readapi.ColdScan, kee
 	if err != nil {
 		return plan{}, explain(err, "planning a scan of snapshot %d of table %s", s.Snapshot, s.Table)
 	}
+	files, err := t.FS(ctx)
+	if err == nil {
+		p.tasks, err = l.footers.prune(ctx, files, p.tasks, keep)
+	}
+	if err != nil {
+		return plan{}, explain(err, "looking for the files of snapshot %d of table %s", s.Snapshot, s.Table)
+	}
 	return p, nil
 }
 
