@@ -33,6 +33,8 @@ type Batch struct {
 	Hot int64
 	// Cut says why the batch was closed.
 	Cut cut.Reason
+	// More says that rows wait which did not fit into the batch's files.
+	More bool
 	// Free takes the batch out of the hot budget; nil does nothing.
 	Free func()
 	// Opened is when the first entry of the batch arrived.

@@ -263,19 +263,29 @@ func (t *Table) cut(ctx context.Context, stopping bool) (time.Time, error) {
 	return time.Now(), t.upkeep(ctx, stopping)
 }
 
-// commitHeld seals what is held and commits it.
+// commitHeld seals what is held and commits it, for some reasons with all that
+// waits behind it.
 func (t *Table) commitHeld(ctx context.Context, reason cut.Reason) error {
-	b, err := t.source.Seal(ctx, reason == cut.Asked || reason == cut.Stopping)
-	if err != nil {
-		t.status.failed(time.Now(), err)
-		t.log.Warn("files could not be closed: their rows are read again from the log", "error", err)
-		return nil
+	all := reason == cut.Asked || reason == cut.Stopping || reason == cut.Epoch
+	for {
+		b, err := t.source.Seal(ctx, all)
+		if err != nil {
+			t.status.failed(time.Now(), err)
+			t.log.Warn("files could not be closed: their rows are read again from the log", "error", err)
+			return nil
+		}
+		if b == nil {
+			return nil
+		}
+		b.Cut = reason
+		more := b.More
+		if err := t.commit(ctx, b); err != nil {
+			return err
+		}
+		if !all || !more {
+			return nil
+		}
 	}
-	if b == nil {
-		return nil
-	}
-	b.Cut = reason
-	return t.commit(ctx, b)
 }
 
 // anchor puts an empty snapshot of ours on top of a foreign head.

@@ -302,25 +302,32 @@ func (f *filler) seal(ctx context.Context, s sealing) {
 		s.reply <- sealed{}
 		return
 	}
+	b.More = f.next != nil
 	f.clear()
 	f.pause.Reset()
 	s.reply <- sealed{batch: b}
 }
 
-// drain takes in what is queued now.
+// drain takes in what is queued now. It ends at an entry that needs newer columns
+// than the open files have: that one begins the next batch.
 func (f *filler) drain(ctx context.Context) {
 	f.p.mu.Lock()
 	n := len(f.p.queue)
 	f.p.mu.Unlock()
-	for ; f.next == nil && n > 0; n-- {
-		e, ok := f.p.pop()
-		if !ok {
-			return
+	if f.next != nil {
+		n++
+	}
+	for ; n > 0; n-- {
+		if f.next == nil {
+			e, ok := f.p.pop()
+			if !ok {
+				return
+			}
+			f.next = &e
 		}
-		f.next = &e
-		err := f.fill(ctx, e)
+		err := f.fill(ctx, *f.next)
 		if errors.Is(err, errNewShape) {
-			return // comes with the next batch
+			return
 		}
 		f.done()
 		if err != nil {

@@ -1,0 +1,482 @@
+package pull
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/stretchr/testify/require"
+
+	"github.com/icestream/icestream/internal/arrowx"
+	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/follow"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/committer/internal/commit"
+	"github.com/icestream/icestream/services/committer/internal/lake"
+)
+
+func part(n int32) ident.Partition {
+	return ident.Partition{Pipeline: "p", Topic: "t", Number: n}
+}
+
+// tableOf is a table with an id and further string columns, whose other field
+// ids do not depend on them.
+func tableOf(names ...string) *schema.Schema {
+	s := &schema.Schema{Columns: append([]*schema.Node{{Name: "id", Type: schema.Of(schema.Long)}}, schema.MetadataColumns(true, true)...)}
+	s.AssignIDs()
+	for i, n := range names {
+		added := &schema.Node{Name: n, Type: schema.Of(schema.String), FieldID: int32(100 + i)}
+		s.Columns = append(s.Columns[:1+i], append([]*schema.Node{added}, s.Columns[1+i:]...)...)
+	}
+	return s
+}
+
+func schemaEvent(t *testing.T, s *schema.Schema) event.Schema {
+	b, err := s.MarshalJSON()
+	require.NoError(t, err)
+	return event.Schema{Fingerprint: s.Fingerprint(), Columns: b}
+}
+
+// entryOf is an append of [first, next) with LSNs from 1000·epoch on: offsets
+// divisible by 5 are poison, those by 7 tombstones, the others rows.
+func entryOf(t *testing.T, s *schema.Schema, p ident.Partition, first, next, lsn int64) *event.Append {
+	e := &event.Append{LSN: ident.LSN(lsn + first), Header: event.Header{
+		Partition: p, Range: ident.Range{First: first, Next: next}, Fingerprint: s.Fingerprint(), LeaderEpoch: 1, MaxTime: next,
+	}}
+	var rows, bad []string
+	for o := first; o < next; o++ {
+		switch {
+		case o%5 == 0:
+			bad = append(bad, fmt.Sprintf(`{"offset":%d,"timestamp":null,"key":null,"value":"YmFk","headers":[],"schema_id":7,"reason":"r","error":"e"}`, o))
+		case o%7 == 0:
+			e.Skips = append(e.Skips, event.Skip{Range: ident.Range{First: o, Next: o + 1}, Reason: event.SkipTombstone})
+		default:
+			rows = append(rows, fmt.Sprintf(`{"id":%d,"offset":%d,"timestamp":null,"key":null,"headers":[],"schema_id":7}`, o, o))
+		}
+	}
+	e.Rows, e.Quarantined = int64(len(rows)), int64(len(bad))
+	e.RowBatch = batchOf(t, arrowx.RowSchema(s), rows)
+	e.Quarantine = batchOf(t, arrowx.QuarantineSchema(), bad)
+	return e
+}
+
+func batchOf(t *testing.T, s *arrow.Schema, rows []string) []byte {
+	if len(rows) == 0 {
+		return nil
+	}
+	rec, _, err := array.RecordFromJSON(memory.DefaultAllocator, s, strings.NewReader("["+strings.Join(rows, ",")+"]"))
+	require.NoError(t, err)
+	defer rec.Release()
+	b, err := arrowx.EncodeBytes(rec)
+	require.NoError(t, err)
+	return b
+}
+
+// memFiles keeps what is written in memory: ids of rows by file.
+type memFiles struct {
+	mu      sync.Mutex
+	n       int
+	files   map[string][]int64
+	columns map[string]int
+	fail    error
+	block   chan struct{} // when set, writes wait for it
+}
+
+type memWriter struct {
+	f       *memFiles
+	path    string
+	ids     []int64
+	columns int
+}
+
+func (f *memFiles) NewWriter(_ context.Context, s *schema.Schema, _ ident.UUID, _ ident.WriterEpoch) (Writer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n++
+	return &memWriter{f: f, path: fmt.Sprint("file-", f.n), columns: len(s.Columns)}, nil
+}
+
+func (w *memWriter) Write(rec arrow.RecordBatch) error {
+	w.f.mu.Lock()
+	block, fail := w.f.block, w.f.fail
+	w.f.mu.Unlock()
+	if block != nil {
+		<-block
+	}
+	if fail != nil {
+		return fail
+	}
+	w.ids = append(w.ids, rec.Column(0).(*array.Int64).Int64Values()...)
+	return nil
+}
+
+func (w *memWriter) Bytes() int64 { return int64(len(w.ids)) * 10 }
+func (w *memWriter) Open() int    { return 1 }
+
+func (w *memWriter) Close(context.Context) ([]lake.File, error) {
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	w.f.files[w.path], w.f.columns[w.path] = w.ids, w.columns
+	return []lake.File{{Path: w.path, Rows: int64(len(w.ids))}}, nil
+}
+
+func (w *memWriter) Abort(context.Context) {
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	delete(w.f.files, w.path)
+}
+
+// owner notes what it is told.
+type owner struct {
+	mu     sync.Mutex
+	wanted []commit.Wanted
+	failed []error
+	reopen int
+}
+
+func (o *owner) Want(w commit.Wanted) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.wanted = append(o.wanted, w)
+}
+func (o *owner) Reopen()          { o.mu.Lock(); defer o.mu.Unlock(); o.reopen++ }
+func (o *owner) Wake()            {}
+func (o *owner) Failed(err error) { o.mu.Lock(); defer o.mu.Unlock(); o.failed = append(o.failed, err) }
+
+// rig is a puller whose stream the test plays itself.
+type rig struct {
+	t       *testing.T
+	p       *Puller
+	files   *memFiles
+	owner   *owner
+	budget  *Budget
+	streams chan follow.Handler
+	cancel  context.CancelFunc
+	done    chan struct{}
+}
+
+func newRig(t *testing.T, budget int64) *rig {
+	r := &rig{
+		t: t, files: &memFiles{files: map[string][]int64{}, columns: map[string]int{}}, owner: &owner{}, budget: NewBudget(budget),
+		streams: make(chan follow.Handler), done: make(chan struct{}),
+	}
+	r.p = New(Options{
+		Table: "db.t", Files: r.files, Budget: r.budget,
+		Follow: func(ctx context.Context, h follow.Handler) error {
+			select {
+			case r.streams <- h:
+			case <-ctx.Done():
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		},
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	go func() { defer close(r.done); _ = r.p.Run(ctx, r.owner) }()
+	t.Cleanup(func() { cancel(); <-r.done })
+	return r
+}
+
+func at(epoch ident.LogEpoch, next ...int64) event.Commit {
+	c := event.Commit{LogEpoch: epoch, WriterEpoch: 1, Positions: ident.Positions{}}
+	for i, n := range next {
+		c.Positions[part(int32(i))] = ident.Position{Next: n}
+	}
+	return c
+}
+
+func (r *rig) image(h follow.Handler, c event.Commit, s *schema.Schema, hot ...*event.Append) error {
+	return h.Image(event.Image{Boot: ident.UUID{1}, Commit: c, Schemas: []event.Schema{schemaEvent(r.t, s)}, Hot: hot})
+}
+
+func (r *rig) append(h follow.Handler, e *event.Append) error { return h.Event(event.Event{Append: e}) }
+
+func (r *rig) seal() *commit.Batch {
+	b, err := r.p.Seal(r.t.Context(), true)
+	require.NoError(r.t, err)
+	return b
+}
+
+func (r *rig) ids(b *commit.Batch) []int64 {
+	var out []int64
+	for _, f := range b.Files {
+		out = append(out, r.files.files[f.Path]...)
+	}
+	return out
+}
+
+func TestEntriesBecomeOneContiguousBatch(t *testing.T) {
+	r := newRig(t, 0)
+	s := tableOf()
+	r.p.Rebase(at(1, 10, 0), true)
+	h := <-r.streams
+	require.NoError(t, r.image(h, at(1, 10, 0), s, entryOf(t, s, part(0), 10, 20, 1000)))
+	require.NoError(t, r.append(h, entryOf(t, s, part(0), 10, 20, 1000)), "a repeat")
+	require.NoError(t, r.append(h, entryOf(t, s, part(0), 15, 25, 1000)), "partly a repeat")
+	require.NoError(t, r.append(h, entryOf(t, s, part(1), 0, 3, 5000)))
+	b := r.seal()
+	require.Equal(t, ident.LogEpoch(1), b.Epoch)
+	a := b.Parts[part(0)]
+	require.Equal(t, ident.Range{First: 10, Next: 25}, a.Range)
+	require.Equal(t, lake.Totals{Rows: 10, Quarantined: 3, Skipped: map[event.SkipReason]int64{event.SkipTombstone: 2}}, a.Count)
+	require.Equal(t, []int64{11, 12, 13, 16, 17, 18, 19, 22, 23, 24, 1, 2}, r.ids(b))
+	require.Equal(t, ident.LSN(5003), b.NextLSN)
+	require.Equal(t, int64(4), poisonIn(b))
+	require.Nil(t, r.seal(), "nothing is left")
+	b.Release()
+}
+
+func poisonIn(b *commit.Batch) (n int64) {
+	for _, q := range b.Quarantine {
+		n += q.Records.NumRows()
+	}
+	return n
+}
+
+func TestAGapAndAnUnknownPartitionFollowAnew(t *testing.T) {
+	r := newRig(t, 0)
+	s := tableOf()
+	r.p.Rebase(at(1, 0), true)
+	h := <-r.streams
+	require.NoError(t, r.image(h, at(1, 0), s))
+	require.ErrorContains(t, r.append(h, entryOf(t, s, part(0), 1, 2, 0)), "0 is what comes next")
+	require.Error(t, r.append(h, entryOf(t, s, part(4), 0, 2, 0)))
+	require.NoError(t, h.Event(event.Event{Commit: &event.Commit{LogEpoch: 1, Positions: at(1, 0, 0, 0, 0, 0).Positions}}))
+	require.NoError(t, r.append(h, entryOf(t, s, part(4), 0, 2, 0)), "a commit made it known")
+}
+
+func TestANewEpochMakesWhatIsHeldVoid(t *testing.T) {
+	r := newRig(t, 0)
+	s := tableOf()
+	r.p.Rebase(at(1, 0), true)
+	h := <-r.streams
+	require.NoError(t, r.image(h, at(1, 0), s, entryOf(t, s, part(0), 0, 9, 0)))
+	require.NoError(t, h.Event(event.Event{Epoch: &event.Epoch{Commit: at(2, 4)}}))
+	require.NoError(t, r.append(h, entryOf(t, s, part(0), 4, 6, 100)))
+	b := r.seal()
+	require.Equal(t, ident.LogEpoch(2), b.Epoch)
+	require.Equal(t, ident.Range{First: 4, Next: 6}, b.Parts[part(0)].Range)
+	b.Release()
+	require.Len(t, r.files.files, 1, "files of the old epoch are removed")
+	require.Zero(t, r.p.o.Hot.Load())
+	require.Zero(t, r.budget.Used())
+}
+
+func TestAnOldStreamSaysNothingAfterARebase(t *testing.T) {
+	r := newRig(t, 0)
+	s := tableOf()
+	r.p.Rebase(at(1, 0), true)
+	old := <-r.streams
+	require.NoError(t, r.image(old, at(1, 0), s))
+	r.p.Rebase(at(2, 0), false)
+	h := <-r.streams
+	require.ErrorIs(t, r.append(old, entryOf(t, s, part(0), 0, 3, 0)), errEnding, "row_epoch: these rows are of epoch 1")
+	require.ErrorContains(t, r.image(h, at(1, 0), s), "log epoch 1")
+	require.NoError(t, r.image(h, at(2, 0), s))
+	require.Nil(t, r.seal())
+}
+
+func TestAnImageOfTheSameEpochCostsNothing(t *testing.T) {
+	r := newRig(t, 0)
+	s := tableOf()
+	r.p.Rebase(at(1, 0), true)
+	h := <-r.streams
+	require.NoError(t, r.image(h, at(1, 0), s, entryOf(t, s, part(0), 0, 9, 0)))
+	h.Notice(follow.Notice{Down: errors.New("cut off")})
+	require.Equal(t, 1, r.owner.reopen)
+	require.NoError(t, r.image(h, at(1, 0), s, entryOf(t, s, part(0), 0, 9, 0), entryOf(t, s, part(0), 9, 12, 0)))
+	b := r.seal()
+	require.Equal(t, ident.Range{First: 0, Next: 12}, b.Parts[part(0)].Range)
+	require.Len(t, b.Files, 1)
+	b.Release()
+}
+
+func TestWhatSomebodyElseCommittedIsDropped(t *testing.T) {
+	r := newRig(t, 0)
+	s := tableOf()
+	r.p.Rebase(at(1, 0), true)
+	h := <-r.streams
+	require.NoError(t, r.image(h, at(1, 0), s, entryOf(t, s, part(0), 0, 9, 0)))
+	c := at(1, 50)
+	require.Error(t, h.Event(event.Event{Commit: &c}))
+	require.NoError(t, r.image(h, c, s, entryOf(t, s, part(0), 50, 53, 0)))
+	b := r.seal()
+	require.Equal(t, ident.Range{First: 50, Next: 53}, b.Parts[part(0)].Range)
+	b.Release()
+}
+
+func TestOlderShapesAreFilledAndNewerOnesCut(t *testing.T) {
+	r := newRig(t, 0)
+	old, wide := tableOf(), tableOf("city")
+	r.p.Rebase(at(1, 0), true)
+	h := <-r.streams
+	require.NoError(t, r.image(h, at(1, 0), old, entryOf(t, old, part(0), 0, 4, 0)))
+	w := schemaEvent(t, wide)
+	require.NoError(t, h.Event(event.Event{Schema: &w}))
+	require.NoError(t, r.append(h, entryOf(t, wide, part(0), 4, 9, 0)))
+	require.NoError(t, r.append(h, entryOf(t, old, part(0), 9, 14, 0)))
+	first := r.seal()
+	require.Equal(t, ident.Range{First: 0, Next: 4}, first.Parts[part(0)].Range)
+	second := r.seal()
+	require.Equal(t, ident.Range{First: 4, Next: 14}, second.Parts[part(0)].Range)
+	require.Equal(t, []int64{4, 6, 8, 9, 11, 12, 13}, r.ids(second))
+	require.Equal(t, len(wide.Columns), r.files.columns[second.Files[0].Path])
+	first.Release()
+	second.Release()
+}
+
+func TestPoisonWaitsWhileHeldAndComesAgain(t *testing.T) {
+	r := newRig(t, 0)
+	s := tableOf()
+	r.p.Rebase(at(1, 1, 0), true)
+	h := <-r.streams
+	require.NoError(t, r.image(h, at(1, 1, 0), s))
+	r.p.HoldPoison(true)
+	require.NoError(t, r.append(h, entryOf(t, s, part(0), 1, 4, 0)))
+	require.NoError(t, r.append(h, entryOf(t, s, part(1), 0, 4, 0)), "offset 0 is poison")
+	require.NoError(t, r.append(h, entryOf(t, s, part(1), 4, 5, 0)), "waits behind it")
+	require.NoError(t, r.append(h, entryOf(t, s, part(0), 4, 5, 0)), "others go on")
+	b := r.seal()
+	require.Equal(t, ident.Range{First: 1, Next: 5}, b.Parts[part(0)].Range)
+	require.Nil(t, b.Parts[part(1)])
+	b.Release()
+	r.p.HoldPoison(false)
+	h = <-r.streams
+	require.NoError(t, r.image(h, at(1, 1, 0), s, entryOf(t, s, part(0), 1, 4, 0), entryOf(t, s, part(0), 4, 5, 0),
+		entryOf(t, s, part(1), 0, 4, 0), entryOf(t, s, part(1), 4, 5, 0)))
+	b = r.seal()
+	require.Nil(t, b.Parts[part(0)])
+	require.Equal(t, ident.Range{First: 0, Next: 5}, b.Parts[part(1)].Range)
+	b.Release()
+}
+
+func TestAFailedWriteIsReadAgainFromTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 0)
+		s := tableOf()
+		r.p.Rebase(at(1, 0), true)
+		h := <-r.streams
+		r.files.fail = errors.New("the object store is away")
+		require.NoError(t, r.image(h, at(1, 0), s, entryOf(t, s, part(0), 0, 9, 0)))
+		h = <-r.streams // a new stream, after a pause
+		require.Len(t, r.owner.failed, 1)
+		require.Zero(t, r.budget.Used())
+		r.files.mu.Lock()
+		r.files.fail = nil
+		r.files.mu.Unlock()
+		require.NoError(t, r.image(h, at(1, 0), s, entryOf(t, s, part(0), 0, 9, 0)))
+		b := r.seal()
+		require.Equal(t, ident.Range{First: 0, Next: 9}, b.Parts[part(0)].Range)
+		b.Release()
+		r.cancel()
+		<-r.done
+	})
+}
+
+// G7: a slow store makes the stream wait, and one entry always passes.
+func TestAFullBudgetHoldsTheStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := tableOf()
+		first := entryOf(t, s, part(0), 0, 9, 0)
+		r := newRig(t, first.Bytes()+10)
+		r.p.Rebase(at(1, 0), true)
+		h := <-r.streams
+		require.NoError(t, r.image(h, at(1, 0), s))
+		r.files.block = make(chan struct{})
+		require.NoError(t, r.append(h, first))
+		synctest.Wait() // it is being written, and its place is taken
+		require.NoError(t, r.append(h, entryOf(t, s, part(0), 9, 18, 0)), "an empty queue lets one in")
+		third := make(chan error, 1)
+		go func() { third <- r.append(h, entryOf(t, s, part(0), 18, 27, 0)) }()
+		<-time.After(time.Minute)
+		select {
+		case err := <-third:
+			require.Fail(t, "the stream did not wait", "%v", err)
+		default:
+		}
+		close(r.files.block)
+		require.NoError(t, <-third)
+		synctest.Wait()
+		require.Zero(t, r.budget.Used())
+		b := r.seal()
+		require.Equal(t, ident.Range{First: 0, Next: 27}, b.Parts[part(0)].Range)
+		b.Release()
+		r.cancel()
+		<-r.done
+	})
+}
+
+// TestRandomStreams cuts, repeats and restarts streams at random: whatever comes,
+// the batches tile each partition from its committed position on, and hold each
+// row once.
+func TestRandomStreams(t *testing.T) {
+	s := tableOf()
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 3))
+			r := newRig(t, 1<<20)
+			var log []*event.Append
+			end := ident.Vector{part(0): 0, part(1): 0}
+			committed := at(1, 0, 0)
+			seen := map[string]bool{}
+			r.p.Rebase(committed, true)
+			h := <-r.streams
+			require.NoError(t, r.image(h, committed, s))
+			restart := func() {
+				hot := make([]*event.Append, 0, len(log))
+				for _, e := range log {
+					if e.Range.Next > committed.Positions[e.Partition].Next {
+						hot = append(hot, e)
+					}
+				}
+				require.NoError(t, r.image(h, committed, s, hot...))
+			}
+			for range 60 {
+				switch rnd.IntN(6) {
+				case 0: // the stream broke
+					restart()
+				case 1: // the committer starts anew
+					r.p.Rebase(committed, true)
+					h = <-r.streams
+					restart()
+				case 2: // a cut
+					b := r.seal()
+					if b == nil {
+						continue
+					}
+					for p, a := range b.Parts {
+						require.Equal(t, committed.Positions[p].Next, a.Range.First, "G1: %v", p)
+						require.Equal(t, a.Range.Len(), a.Count.Len())
+						committed.Positions[p] = ident.Position{Next: a.Range.Next}
+					}
+					require.Len(t, r.ids(b), int(b.Rows()))
+					for _, f := range b.Files {
+						require.False(t, seen[f.Path])
+						seen[f.Path] = true
+					}
+					b.Release()
+				default:
+					p := part(rnd.Int32N(2))
+					e := entryOf(t, s, p, end[p], end[p]+1+rnd.Int64N(8), 0)
+					end[p] = e.Range.Next
+					log = append(log, e)
+					require.NoError(t, r.append(h, e))
+					if rnd.IntN(3) == 0 {
+						require.NoError(t, r.append(h, log[rnd.IntN(len(log))]), "a repeat")
+					}
+				}
+			}
+		})
+	}
+}
