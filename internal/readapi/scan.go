@@ -119,6 +119,9 @@ func (s *Server) scan(req *readstatev1.ScanRequest, out grpc.ServerStreamingServ
 		return err
 	}
 	stream := newArrowStream(r.shape, s.opt.Meter, func(c *readstatev1.ArrowChunk) error {
+		// As long as its reader takes rows, a scan keeps its snapshot. Without the
+		// lease (the server drains) it goes on with what it holds.
+		_, _ = s.leases.renew(le.id, s.opt.MaxLease)
 		return g.send(func() error {
 			return out.Send(&readstatev1.ScanResponse{Message: &readstatev1.ScanResponse_Chunk{Chunk: c}})
 		})

@@ -94,13 +94,23 @@ func (t *tail) round(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	if behind := t.behind(pos); len(behind) > 0 {
-		return true, t.fillGap(ctx, pos, behind)
+		err := t.fillGap(ctx, pos, behind)
+		if fault.ReasonOf(err) == fault.SnapshotGone && t.moved(pos) {
+			return true, nil // expired while it was read: the newer one has the rows too
+		}
+		return true, err
 	}
 	t.base = pos.Commit.SnapshotID
 	if err := t.mark(pos); err != nil {
 		return false, err
 	}
 	return t.sendHot(pos)
+}
+
+// moved reports whether the table has another snapshot by now.
+func (t *tail) moved(pos readview.Position) bool {
+	now, err := t.src.Position()
+	return err == nil && now.Commit.SnapshotID != pos.Commit.SnapshotID
 }
 
 // place fixes where the tail stands, and takes in partitions and schemas that
