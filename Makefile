@@ -6,14 +6,13 @@ SHELL := bash
 
 GO      ?= go
 TAGS    ?=
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 export CGO_ENABLED ?= 0
 
 BINARIES := cmd/icestream services/ingest/cmd/ingestd services/buffer/cmd/bufferd \
             services/committer/cmd/committerd services/readstate/cmd/readstated
 # The packages whose state is shared between goroutines or whose order matters most.
 CORE     := ./internal/... ./services/...
-GOBUILD  := $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)'
+GOBUILD  := $(GO) build -tags '$(TAGS)'
 
 # Tools are pinned in a module of their own, so that none reaches the product's go.mod.
 PROTOC_GEN    := google.golang.org/protobuf/cmd/protoc-gen-go
@@ -90,6 +89,18 @@ bench: ## measure the whole pipeline next to its floors, as ratios (BENCH_FLAGS=
 .PHONY: bench-rival
 bench-rival: ## compare CPU and memory with the Iceberg sink for Kafka Connect (needs a JDK and Maven; EVENTS, ORDERS, ROUNDS)
 	@test/bench/rival/run.sh $(if $(GATE),gate)
+
+.PHONY: e2e-peers
+e2e-peers: ## run the four binaries against a real Kafka, registry, catalog and S3, each killed once (needs Java 17 and 21, Maven, Python; RECORDS)
+	$(GO) test -tags e2e -count=1 -v -timeout 60m ./test/e2e -args -records $(or $(RECORDS),1000000)
+
+.PHONY: e2e-peers-small
+e2e-peers-small: ## the same with 20,000 records, as CI runs it
+	$(MAKE) e2e-peers RECORDS=20000
+
+.PHONY: model
+model: ## run the executable model of the hand-over protocol over SEEDS random interleavings (needs Python 3)
+	cd test/model && python3 model.py seeds=$(or $(SEEDS),300) && python3 small.py
 
 .PHONY: dev
 dev: ## run the whole suite with embedded peers for a minute and verify every row

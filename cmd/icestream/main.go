@@ -26,6 +26,7 @@ func main() {
 // execute runs the command line and returns the exit code.
 func execute(ctx context.Context, args []string) run.Code {
 	root := rootCommand()
+	root.SetOut(os.Stdout) // or else cobra prints answers to stderr
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {

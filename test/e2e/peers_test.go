@@ -100,7 +100,6 @@ func startBed(t *testing.T) *bed {
 	b.bin = filepath.Join(b.dir, "bin")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", b.bin+"/", "../../services/ingest/cmd/ingestd",
 		"../../services/buffer/cmd/bufferd", "../../services/committer/cmd/committerd", "../../services/readstate/cmd/readstated", "../../cmd/icestream")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return b

@@ -156,7 +156,9 @@ func (d *driver) measure(ctx context.Context, produced int64) Stats {
 		}
 		d.lastSnapshot = id
 	}
-	if !newest.IsZero() {
+	// A reader who sees everything is as fresh as can be, however old that is.
+	s.HotFreshness = 0
+	if !newest.IsZero() && s.Lag > 0 {
 		s.HotFreshness = max(0, now.Sub(newest).Seconds())
 	}
 	if !d.lastCommit.IsZero() {

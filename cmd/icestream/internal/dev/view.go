@@ -71,7 +71,7 @@ func count(n int64) string {
 func seconds(f float64) string {
 	switch {
 	case f <= 0:
-		return "-"
+		return "now"
 	case f < 1:
 		return fmt.Sprintf("%.0f ms", f*1000)
 	default:
