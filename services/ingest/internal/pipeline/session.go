@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/icestream/icestream/internal/backoff"
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
@@ -395,63 +394,6 @@ func (s *session) invalid(ctx context.Context, r *batch.Record, reason, text str
 	}
 }
 
-// plan finds the plan of a frame, waiting as long as registry or committer are away.
-func (s *session) plan(ctx context.Context, f *frame.Frame) (*plan, error) {
-	if s.last != nil && f.ID == s.lastFrame.ID && f.Form == s.lastFrame.Form && string(f.Index) == s.lastIndex && f.GUID == s.lastFrame.GUID {
-		return s.last, nil
-	}
-	wait := backoff.Policy{Initial: 100 * time.Millisecond, Max: 5 * time.Second, Factor: 2, Jitter: 0.3}.Start()
-	for {
-		pl, err := s.t.planFor(ctx, f)
-		if err == nil {
-			s.w.set(event.PartitionRunning, "")
-			s.last, s.lastFrame, s.lastIndex = pl, frame.Frame{ID: f.ID, Form: f.Form, GUID: f.GUID}, string(f.Index)
-			return pl, nil
-		}
-		if _, _, bad := reasonOf(err); bad {
-			return nil, err
-		}
-		var stop *stopError
-		var after time.Duration
-		if fe, ok := errors.AsType[*fault.Error](err); ok {
-			after = fe.RetryAfter
-		}
-		if errors.As(err, &stop) || errors.Is(err, fault.Of(fault.Unauthorized)) {
-			s.w.set(event.PartitionStopped, err.Error())
-			after = stoppedRetry
-		} else {
-			s.w.set(event.PartitionWaiting, err.Error())
-		}
-		if wait.Count() == 0 {
-			s.w.p.c.Log.Warn("decoding waits", "partition", s.part.String(), "error", err)
-		}
-		// What is open need not wait with it.
-		if s.mayCut() {
-			if err := s.send(ctx); err != nil {
-				return nil, err
-			}
-		}
-		if err := s.sleep(ctx, max(wait.Next(), after)); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// sleep waits, but not beyond an operator's wish to try again or the end of the worker.
-func (s *session) sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-s.w.drain:
-		return errDrained
-	case <-s.w.wake:
-	case <-t.C:
-	}
-	return nil
-}
-
 // send cuts the open entry and sends it when the log knows its schema and has credit.
 func (s *session) send(ctx context.Context) error {
 	if s.b.Empty() {
@@ -470,31 +412,6 @@ func (s *session) send(ctx context.Context) error {
 		}
 	}
 	return s.lane.Send(ctx, s.w.outgoing(e))
-}
-
-// awaitSchema waits until the log has learned the schema from the committer, and reminds the committer of it.
-func (s *session) awaitSchema(ctx context.Context, fingerprint string, pl *plan) error {
-	for {
-		known, err := s.lane.AwaitSchema(ctx, fingerprint, schemaPatience)
-		if err != nil || known {
-			if known {
-				s.w.set(event.PartitionRunning, "")
-			}
-			return err
-		}
-		s.w.set(event.PartitionWaiting, "the log does not know schema "+fingerprint+" yet: waiting for the committer to publish it")
-		if pl == nil || pl.source == nil {
-			continue
-		}
-		target, err := s.t.propose(ctx, pl.source)
-		switch {
-		case err != nil:
-			s.w.p.c.Log.Warn("proposing a schema again", "table", s.t.name, "error", err)
-		case target.Fingerprint != fingerprint:
-			s.t.forget(pl)
-			return fault.New(fault.UnknownSchema, "the target of %s in table %s changed to %s", pl.source.Name(), s.t.name, target.Fingerprint)
-		}
-	}
 }
 
 func schemaHeader(r *batch.Record) []byte {
