@@ -141,6 +141,7 @@ func (a *Attempt) Next(ev Event) Effect {
 			a.refusals++
 		case Unknown:
 			a.ambiguous = true
+		case Accepted: // the look decides
 		}
 		return Look
 	case Looked:

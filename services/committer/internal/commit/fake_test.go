@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -136,9 +137,7 @@ func (f *fakeLake) land(st *lake.Staged, c lake.Change) bool {
 	if c.Schema != nil {
 		f.schema, f.schemaID = c.Schema, f.schemaID+1
 	}
-	for p, n := range c.Numbers {
-		f.numbers[p] = n
-	}
+	maps.Copy(f.numbers, c.Numbers)
 	return true
 }
 
@@ -327,7 +326,7 @@ func (c *client) RemoveIntent(_ context.Context, id ident.UUID) {
 	if c.gone() != nil {
 		return
 	}
-	c.fakeLake.view(func() { delete(c.intents, id) })
+	c.view(func() { delete(c.intents, id) })
 }
 
 // fakeBuffer notes what it is told. It wants an epoch fence until it got one.
@@ -410,7 +409,6 @@ type fakeSource struct {
 	held ident.Vector
 	last event.Commit
 	hold bool
-	now  func() time.Time
 	came time.Time
 	on   bool
 }

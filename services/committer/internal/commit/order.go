@@ -205,8 +205,7 @@ func (t *Table) report(ctx context.Context) {
 // talkFailed plans the next try to talk to the buffer.
 func (t *Table) talkFailed(what string, err error) {
 	wait := t.talk.Next()
-	var f *fault.Error
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
 		wait = max(wait, f.RetryAfter)
 	}
 	t.talkAt = time.Now().Add(wait)

@@ -33,7 +33,8 @@ func base() lake.State {
 	}
 }
 
-func batchAt(epoch ident.LogEpoch, first, next int64) *Batch {
+func batchAt(epoch ident.LogEpoch, first int64) *Batch {
+	const next = 17
 	a := &Advance{Range: ident.Range{First: first, Next: first}, LeaderEpoch: 6, NewestTime: time.Unix(60, 0)}
 	a.Add(ident.Range{First: first, Next: next}, next-first-2, 1,
 		[]event.Skip{{Range: ident.Range{First: first - 5, Next: first + 1}, Reason: event.SkipControl}})
@@ -42,7 +43,7 @@ func batchAt(epoch ident.LogEpoch, first, next int64) *Batch {
 
 func TestAdvancedMovesOnlyWhatTheBatchHolds(t *testing.T) {
 	was := base()
-	s, err := advanced(was, batchAt(2, 10, 17), map[ident.UUID]bool{{8}: true}, map[string]lake.PendingQuarantine{"p": {CommitID: ident.UUID{2}}})
+	s, err := advanced(was, batchAt(2, 10), map[ident.UUID]bool{{8}: true}, map[string]lake.PendingQuarantine{"p": {CommitID: ident.UUID{2}}})
 	require.NoError(t, err)
 	p := s.Pipelines["p"]
 	require.Equal(t, ident.Position{Next: 17, LeaderEpoch: 6}, p.Positions[part(0)])
@@ -60,17 +61,17 @@ func TestAdvancedMovesOnlyWhatTheBatchHolds(t *testing.T) {
 // com_check and row_epoch of the model: the ranges are checked against the very
 // snapshot that is asserted.
 func TestAdvancedRefusesWhatDoesNotContinueTheTable(t *testing.T) {
-	for name, b := range map[string]*Batch{"below": batchAt(2, 9, 17), "above": batchAt(2, 11, 17)} {
+	for name, b := range map[string]*Batch{"below": batchAt(2, 9), "above": batchAt(2, 11)} {
 		_, err := advanced(base(), b, nil, nil)
 		require.ErrorIs(t, err, errRange, name)
 	}
-	unknown := batchAt(2, 10, 17)
+	unknown := batchAt(2, 10)
 	unknown.Parts[part(7)] = unknown.Parts[part(0)]
 	_, err := advanced(base(), unknown, nil, nil)
 	require.ErrorIs(t, err, errRange)
-	_, err = advanced(base(), batchAt(1, 10, 17), nil, nil)
+	_, err = advanced(base(), batchAt(1, 10), nil, nil)
 	require.ErrorIs(t, err, errEpoch)
-	short := batchAt(2, 10, 17)
+	short := batchAt(2, 10)
 	short.Parts[part(0)].Count.Rows--
 	_, err = advanced(base(), short, nil, nil)
 	require.ErrorContains(t, err, "6 offsets are accounted for, 7 are in the range")

@@ -216,8 +216,8 @@ func (t *Table) Run(ctx context.Context) error {
 			}
 			return nil
 		}
-		if err := t.stopped(ctx, err); err != nil {
-			return nil //nolint:nilerr // the end of ctx is the orderly end of Run
+		if !t.stopped(ctx, err) {
+			return nil
 		}
 	}
 }
@@ -229,11 +229,12 @@ func (t *Table) own(ctx, work context.Context) error {
 		return err
 	}
 	for {
-		next, err := t.step(work, ctx.Err() != nil)
+		stopping := ctx.Err() != nil
+		next, err := t.step(work, stopping)
 		if err != nil {
 			return err
 		}
-		if ctx.Err() != nil {
+		if stopping { // not before a whole step knew of it: the last commit is in it
 			return nil
 		}
 		if err := t.sleep(ctx, work, next); err != nil {
@@ -302,9 +303,9 @@ func (t *Table) busy(ctx context.Context) error {
 }
 
 // stopped waits while the table must not be written, answers what is asked with
-// the reason, and returns nil when it may be taken over again. An error means
-// that ctx ended. A fence by another committer heals by a restart alone.
-func (t *Table) stopped(ctx context.Context, cause error) error {
+// the reason, and returns true when it may be taken over again, or false when ctx
+// ended. A fence by another committer heals by a restart alone.
+func (t *Table) stopped(ctx context.Context, cause error) bool {
 	t.log.Error("table stopped", "error", cause)
 	t.status.change(func(s *Status) { s.State, s.Reason = "stopped", cause.Error() })
 	t.epoch = 0
@@ -313,7 +314,7 @@ func (t *Table) stopped(ctx context.Context, cause error) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return false
 		case j := <-t.jobs:
 			j.refuse(fault.New(fault.Stopped, "table %s is stopped: %w", t.o.Name, cause))
 		case <-t.wake:
@@ -324,7 +325,7 @@ func (t *Table) stopped(ctx context.Context, cause error) error {
 			if err := t.reload(ctx); err == nil {
 				t.log.Info("table is as it should be again: taking it over")
 				t.status.change(func(s *Status) { s.State, s.Reason = "starting", "taking the table over" })
-				return nil
+				return true
 			}
 		}
 	}

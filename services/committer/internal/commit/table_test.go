@@ -75,7 +75,7 @@ func (r *rig) stop() error {
 func (r *rig) kill() {
 	r.client.crash()
 	r.cancel()
-	<-r.done
+	_ = <-r.done // an error, rightly: its last commit cannot be made
 }
 
 func (r *rig) open(parts ...int32) {
@@ -210,6 +210,23 @@ func TestTheLastCommitIsMadeWhenStopping(t *testing.T) {
 		r.open(0)
 		r.log.grow(part(0), 5)
 		require.NoError(t, r.stop())
+		require.Equal(t, int64(5), r.head().State.Positions()[part(0)].Next)
+		r.check()
+	})
+}
+
+func TestTheLastCommitIsMadeWhenTheStopComesInTheMiddleOfAStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.start()
+		r.pass(time.Second)
+		r.open(0)
+		r.log.grow(part(0), 5)
+		r.lake.view(func() {
+			r.lake.reload = func() error { r.cancel(); return nil } // the next poll
+		})
+		r.pass(15 * time.Second)
+		require.NoError(t, <-r.done)
 		require.Equal(t, int64(5), r.head().State.Positions()[part(0)].Next)
 		r.check()
 	})

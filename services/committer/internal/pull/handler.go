@@ -133,6 +133,7 @@ func (p *Puller) enqueue(e *event.Append) (bool, error) {
 		return false, fault.New(fault.OutOfOrder, "taking in %v %v: %d is what comes next: following anew", e.Partition, e.Range, p.tracker.next[e.Partition])
 	case drop:
 		return false, nil
+	case take:
 	}
 	now := time.Now()
 	p.queue = append(p.queue, entry{gen: p.gen, append: e, within: within})

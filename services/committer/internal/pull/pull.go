@@ -13,6 +13,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -243,11 +244,7 @@ func (p *Puller) Pins() (int64, bool) {
 func (p *Puller) Progress() map[ident.Partition]event.Progress {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := make(map[ident.Partition]event.Progress, len(p.progress))
-	for part, pr := range p.progress {
-		out[part] = pr
-	}
-	return out
+	return maps.Clone(p.progress)
 }
 
 // OpenFiles is the number of data files that are open.

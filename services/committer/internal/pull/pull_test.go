@@ -181,7 +181,7 @@ func newRig(t *testing.T, budget int64) *rig {
 			return context.Cause(ctx)
 		},
 	})
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	r.cancel = cancel
 	go func() { defer close(r.done); _ = r.p.Run(ctx, r.owner) }()
 	t.Cleanup(func() { cancel(); <-r.done })
@@ -398,7 +398,8 @@ func TestAFullBudgetHoldsTheStream(t *testing.T) {
 		synctest.Wait() // it is being written, and its place is taken
 		require.NoError(t, r.append(h, entryOf(t, s, part(0), 9, 18, 0)), "an empty queue lets one in")
 		third := make(chan error, 1)
-		go func() { third <- r.append(h, entryOf(t, s, part(0), 18, 27, 0)) }()
+		late := entryOf(t, s, part(0), 18, 27, 0)
+		go func() { third <- h.Event(event.Event{Append: late}) }()
 		<-time.After(time.Minute)
 		select {
 		case err := <-third:

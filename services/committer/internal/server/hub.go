@@ -282,9 +282,7 @@ func (h *Hub) start(e *entry, name string, t *lake.Table) error {
 	commits, stop := context.WithCancel(h.base)
 	e.table, e.stop, e.health = table, stop, h.o.Health.Component("committer/table "+name)
 	remove := e.gauges(h.o.Metrics)
-	h.running.Add(1)
-	go func() {
-		defer h.running.Done()
+	h.running.Go(func() {
 		defer remove()
 		pulled := make(chan struct{})
 		go func() {
@@ -296,7 +294,7 @@ func (h *Hub) start(e *entry, name string, t *lake.Table) error {
 		}
 		stopFollowing()
 		<-pulled
-	}()
+	})
 	return nil
 }
 
