@@ -10,6 +10,8 @@ import (
 
 	"github.com/apache/iceberg-go/catalog"
 	"github.com/apache/iceberg-go/table"
+
+	"github.com/icestream/icestream/internal/icefile"
 )
 
 // assertCreate is the requirement that the table does not exist.
@@ -134,7 +136,7 @@ func (s *Server) removeOldMetadata(base, now table.Metadata) {
 		if kept[entry.MetadataFile] || !strings.HasPrefix(entry.MetadataFile, s.warehouse+"/") {
 			continue
 		}
-		if err := (FileIO{}).Remove(entry.MetadataFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := (icefile.FS{}).Remove(entry.MetadataFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			s.log.Warn("old metadata file was not deleted", "file", entry.MetadataFile, "error", err)
 		}
 	}

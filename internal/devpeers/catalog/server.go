@@ -29,6 +29,7 @@ import (
 	_ "modernc.org/sqlite" // the pure Go driver, registered as "sqlite"
 
 	"github.com/icestream/icestream/internal/devpeers"
+	"github.com/icestream/icestream/internal/icefile"
 )
 
 // CatalogName is the name under which tables are kept in the SQLite file.
@@ -89,8 +90,8 @@ func open(ctx context.Context, cfg Config) (*Server, error) {
 	if err := os.MkdirAll(warehouse, 0o755); err != nil {
 		return nil, fmt.Errorf("creating the warehouse folder: %w", err)
 	}
-	RegisterFileIO()
-	s := &Server{dbPath: filepath.Join(dir, "catalog.db"), warehouse: fileScheme + warehouse, log: cfg.Logger}
+	icefile.Register()
+	s := &Server{dbPath: filepath.Join(dir, "catalog.db"), warehouse: "file://" + warehouse, log: cfg.Logger}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

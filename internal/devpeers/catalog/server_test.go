@@ -2,13 +2,10 @@ package catalog
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -371,45 +368,3 @@ func TestStartRefusesATakenPortAndAnUnsafeFolder(t *testing.T) {
 	_, err = Start(t.Context(), Config{Dir: filepath.Join(t.TempDir(), "with space")})
 	require.ErrorContains(t, err, "without spaces")
 }
-
-func TestFileIODecodesNothingAndShowsOnlyWholeFiles(t *testing.T) { // interop F1
-	dir := t.TempDir()
-	name := "file://" + dir + "/ts=00%3A00/data.parquet"
-	w, err := FileIO{}.Create(name)
-	require.NoError(t, err)
-	_, err = w.Write([]byte("half"))
-	require.NoError(t, err)
-	_, err = os.Stat(dir + "/ts=00%3A00/data.parquet")
-	require.ErrorIs(t, err, fs.ErrNotExist, "not visible before Close")
-	_, err = w.ReadFrom(strings.NewReader(" whole"))
-	require.NoError(t, err)
-	require.NoError(t, w.Close())
-	content, err := FileIO{}.ReadFile(name)
-	require.NoError(t, err)
-	require.Equal(t, "half whole", string(content))
-
-	bad, err := FileIO{}.Create("file://" + dir + "/bad")
-	require.NoError(t, err)
-	_, err = bad.ReadFrom(failingReader{})
-	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-	require.ErrorIs(t, bad.Close(), io.ErrUnexpectedEOF)
-	var seen []string
-	require.NoError(t, FileIO{}.WalkDir("file://"+dir, func(p string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			seen = append(seen, p)
-		}
-		return err
-	}))
-	require.Equal(t, []string{name}, seen, "the failed file has left nothing")
-	deleted, err := FileIO{}.DeleteFiles(context.Background(), []string{name, "file://" + dir + "/missing"})
-	require.NoError(t, err)
-	require.Len(t, deleted, 2)
-	_, err = FileIO{}.Open("s3://bucket/key")
-	require.ErrorContains(t, err, "only file://")
-	RegisterFileIO()
-	RegisterFileIO()
-}
-
-type failingReader struct{}
-
-func (failingReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
