@@ -339,6 +339,8 @@ type fakeBuffer struct {
 	want      *Wanted
 	fail      error
 	lastWords []string
+	// refuseGrants makes every grant one that nobody waits for.
+	refuseGrants bool
 }
 
 func (b *fakeBuffer) say(word string) { b.lastWords = append(b.lastWords, word) }
@@ -370,6 +372,9 @@ func (b *fakeBuffer) GrantEpoch(_ context.Context, nonce uint64, c event.Commit)
 	defer b.mu.Unlock()
 	if b.fail != nil {
 		return b.fail
+	}
+	if b.refuseGrants {
+		return fault.New(fault.Conflict, "nobody waits for epoch grant %d", nonce)
 	}
 	b.say("grant")
 	if b.grants == nil {

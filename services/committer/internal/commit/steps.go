@@ -229,11 +229,12 @@ func (t *Table) grant(ctx context.Context, nonce uint64, c event.Commit) (time.T
 	t.source.Rebase(t.head.Event(), false)
 	if err != nil {
 		t.talkFailed("granting a log epoch", err)
-		if fault.ReasonOf(err).Retryable() || errors.Is(err, context.DeadlineExceeded) {
+		r := fault.ReasonOf(err)
+		if r != fault.Conflict && r.Retryable() || errors.Is(err, context.DeadlineExceeded) {
 			return t.talkAt, nil // the wish stands and is answered again
 		}
 		t.mu.Lock()
-		t.opening = true // ask anew what is wanted
+		t.opening = true // nobody waits for this grant: ask what is wanted now
 		t.mu.Unlock()
 	}
 	t.mu.Lock()

@@ -100,6 +100,8 @@ func (r *rig) pass(d time.Duration) {
 
 // check compares the table with the log: G1, G5, G6.
 func (r *rig) check() {
+	r.log.mu.Lock() // before the lake, as Seal does
+	defer r.log.mu.Unlock()
 	r.lake.mu.Lock()
 	defer r.lake.mu.Unlock()
 	require.Empty(r.t, r.lake.broken)
@@ -404,6 +406,23 @@ func TestAnEpochFenceKeepsHeldRowsAndStartsAtTheOldReservation(t *testing.T) {
 	})
 }
 
+func TestAGrantThatNobodyWaitsForIsNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.start()
+		r.pass(10 * time.Second)
+		r.buffer.set(func() { r.buffer.refuseGrants = true })
+		epoch := r.head().State.LogEpoch
+		r.table.Want(Wanted{Nonce: 2, AppendsWaiting: true})
+		r.pass(time.Minute)
+		require.Equal(t, epoch+1, r.head().State.LogEpoch)
+		opened := len(r.buffer.opened)
+		r.pass(time.Minute)
+		require.Equal(t, opened, len(r.buffer.opened), "it asked once what is wanted, and nothing was")
+		require.NoError(t, r.stop())
+	})
+}
+
 func TestFencesAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -513,28 +532,29 @@ func TestAFullOutboxHoldsPoisonBackAndNothingElse(t *testing.T) {
 func TestRandomRuns(t *testing.T) {
 	for seed := range uint64(25) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { randomRun(t, rand.New(rand.NewPCG(seed, 7))) })
+			synctest.Test(t, func(t *testing.T) { randomRun(t, rand.New(rand.NewPCG(seed, 7)), rand.New(rand.NewPCG(seed, 8))) })
 		})
 	}
 }
 
-func randomRun(t *testing.T, rnd *rand.Rand) {
+// randomRun plays with rnd; faults is the lake's own, used under its lock.
+func randomRun(t *testing.T, rnd, faults *rand.Rand) {
 	r := newRig(t)
 	trouble := true
 	r.lake.answer = func(string) mood {
-		if !trouble || rnd.IntN(2) == 0 {
+		if !trouble || faults.IntN(2) == 0 {
 			return fine
 		}
-		return mood(rnd.IntN(5))
+		return mood(faults.IntN(5))
 	}
 	r.lake.reload = func() error {
-		if trouble && rnd.IntN(4) == 0 {
+		if trouble && faults.IntN(4) == 0 {
 			return errLost
 		}
 		return nil
 	}
 	r.lake.apply = func() error {
-		if trouble && rnd.IntN(2) == 0 {
+		if trouble && faults.IntN(2) == 0 {
 			return errLost
 		}
 		return nil
@@ -594,6 +614,8 @@ func randomRun(t *testing.T, rnd *rand.Rand) {
 // ends are the ends of the log for the partitions that the table knows.
 func (r *rig) ends() ident.Vector {
 	out := ident.Vector{}
+	r.log.mu.Lock()
+	defer r.log.mu.Unlock()
 	for p := range r.head().State.Vector() {
 		out[p] = r.log.end[p]
 	}
