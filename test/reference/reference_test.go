@@ -11,6 +11,10 @@ import (
 
 	"github.com/icestream/icestream/internal/obs"
 	"github.com/icestream/icestream/internal/rpc"
+	"github.com/icestream/icestream/services/buffer"
+	"github.com/icestream/icestream/services/committer"
+	"github.com/icestream/icestream/services/ingest"
+	"github.com/icestream/icestream/services/readstate"
 )
 
 var update = flag.Bool("update", false, "rewrite the reference pages")
@@ -20,6 +24,10 @@ func groups() []obs.Group {
 	return []obs.Group{
 		{Title: "Process", Defs: obs.Defs()},
 		{Title: "gRPC", Defs: rpc.Defs()},
+		{Title: "Ingest", Defs: ingest.Defs()},
+		{Title: "Buffer", Defs: buffer.Defs()},
+		{Title: "Committer", Defs: committer.Defs()},
+		{Title: "Readstate", Defs: readstate.Defs()},
 	}
 }
 

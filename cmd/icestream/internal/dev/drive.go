@@ -117,6 +117,9 @@ func (d *driver) watch(ctx context.Context, produced func() int64) {
 			return
 		case <-tick.C:
 			d.view.stats(d.measure(ctx, produced()))
+			// A run that is killed can be continued with --keep; a failure is
+			// sticky in the ledger and ends the production.
+			_ = d.ledger.Flush()
 		}
 	}
 }
