@@ -54,7 +54,8 @@ func (t *Table) land(ctx context.Context, kind string, takeover bool, p plan) (l
 		}
 		switch effect {
 		case Landed:
-			t.status.succeeded(time.Now())
+			t.status.fine(atCommit)
+			t.status.change(func(s *Status) { s.Confirmed = time.Now() })
 			if err := t.lake.Clean(ctx, staged); err != nil {
 				t.log.Warn("files that nothing needs any more stay", "error", err)
 			}
@@ -125,7 +126,7 @@ func (t *Table) send(ctx context.Context, kind string, staged *lake.Staged) Sent
 		return Sent{Refused}
 	default:
 		t.log.Warn("the outcome of a commit is unknown", "kind", kind, "error", err)
-		t.status.failed(time.Now(), fmt.Errorf("sending the %s commit: %w", kind, err))
+		t.status.failed(atCommit, fmt.Errorf("sending the %s commit: %w", kind, err))
 		return Sent{Unknown}
 	}
 }
@@ -162,9 +163,10 @@ func (t *Table) reload(ctx context.Context) error {
 			return halt("%w", err)
 		}
 		t.lastError = fmt.Errorf("loading table %s: %w", t.o.Name, err)
-		t.status.failed(time.Now(), t.lastError)
+		t.status.failed(atCatalog, t.lastError)
 		return t.lastError
 	}
+	t.status.fine(atCatalog)
 	if err := t.judge(head); err != nil {
 		return err
 	}
@@ -218,7 +220,7 @@ func (t *Table) fencedBy() error {
 // retry notes an error and waits for the next try. It returns the cause when ctx
 // ends.
 func (t *Table) retry(ctx context.Context, pause *backoff.Backoff, kind string, err error) error {
-	t.status.failed(time.Now(), err)
+	t.status.failed(atCommit, err)
 	t.log.Warn("commit not settled", "kind", kind, "tries", pause.Count()+1, "error", err)
 	if werr := pause.Wait(ctx, 0); werr != nil {
 		return fmt.Errorf("committing (%s) to table %s: %w; last error: %w", kind, t.o.Name, werr, err)

@@ -65,8 +65,10 @@ func (t *Table) commit(ctx context.Context, b *Batch) error {
 	}
 	t.intents.RemoveIntent(ctx, b.ID)
 	t.landed(b, head)
-	t.applyOutbox(ctx) // 4
-	t.report(ctx)      // 5; 6 is the buffer's
+	if !time.Now().Before(t.outboxAt) {
+		t.applyOutbox(ctx, t.o.Outbox/3) // 4
+	}
+	t.report(ctx) // 5; 6 is the buffer's
 	return nil
 }
 
@@ -142,14 +144,14 @@ func (t *Table) landed(b *Batch, head lake.Head) {
 
 // applyOutbox appends pending quarantine files to their table, within a
 // deadline. What fails stays pending and is tried again later.
-func (t *Table) applyOutbox(ctx context.Context) {
+func (t *Table) applyOutbox(ctx context.Context, within time.Duration) {
 	pending := pendingOf(t.head.State, t.applied)
 	if len(pending) == 0 {
 		t.outboxPause.Reset()
 		t.notePending(0, nil)
 		return
 	}
-	call, cancel := context.WithTimeout(ctx, t.o.Outbox)
+	call, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	err := t.outbox.ApplyQuarantine(call, pending)
 	if err != nil {
@@ -177,12 +179,12 @@ func (t *Table) notePending(n int, err error) {
 			delete(t.applied, id)
 		}
 	}
-	t.status.change(func(s *Status) {
-		s.Pending = n
-		if err != nil {
-			s.Reason = err.Error()
-		}
-	})
+	t.status.change(func(s *Status) { s.Pending = n })
+	if err != nil {
+		t.status.failed(atOutbox, err)
+	} else {
+		t.status.fine(atOutbox)
+	}
 	t.source.HoldPoison(n >= maxPending)
 }
 
@@ -199,7 +201,13 @@ func (t *Table) report(ctx context.Context) {
 		return
 	}
 	t.unreported = false
+	t.talked()
+}
+
+// talked notes that the buffer answered.
+func (t *Table) talked() {
 	t.talk.Reset()
+	t.status.fine(atBuffer)
 }
 
 // talkFailed plans the next try to talk to the buffer.
@@ -218,7 +226,7 @@ func (t *Table) talkFailed(what string, err error) {
 		t.mu.Unlock()
 	}
 	t.log.Warn("buffer did not answer as hoped", "doing", what, "error", err)
-	t.status.change(func(s *Status) { s.Reason = fmt.Sprintf("%s: %v", what, err) })
+	t.status.failed(atBuffer, fmt.Errorf("%s: %w", what, err))
 }
 
 // reopens reports whether the buffer may have lost what it knew of the table.

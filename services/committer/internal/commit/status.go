@@ -2,6 +2,8 @@ package commit
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,8 +17,8 @@ type Status struct {
 	State string
 	// Reason says why it is not running, or what fails at the moment.
 	Reason string
-	// FailingSince is when the present series of failures began; zero when the
-	// last thing tried went well.
+	// FailingSince is when the oldest of the present failures began; zero when
+	// nothing fails.
 	FailingSince time.Time
 	// Confirmed is when a commit of ours was last seen in the table.
 	Confirmed time.Time
@@ -44,16 +46,42 @@ func (s Status) Ready(now time.Time, redAfter time.Duration) (bool, string) {
 	}
 }
 
+// area is what can fail by itself: success in one says nothing about another.
+type area string
+
+const (
+	atCatalog area = "catalog"
+	atCommit  area = "commit"
+	atFiles   area = "files"
+	atOutbox  area = "quarantine"
+	atBuffer  area = "buffer"
+)
+
+// failure is a series of failures in one area.
+type failure struct {
+	since  time.Time
+	reason string
+}
+
 // board is a Status that is written by the loop of the table and read by all.
 type board struct {
-	mu sync.Mutex
-	s  Status
+	mu    sync.Mutex
+	s     Status
+	fails map[area]failure
 }
 
 func (b *board) get() Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.s
+	s := b.s
+	for _, a := range slices.Sorted(maps.Keys(b.fails)) {
+		f := b.fails[a]
+		if s.FailingSince.IsZero() || f.since.Before(s.FailingSince) {
+			s.FailingSince = f.since
+		}
+		s.Reason = strings.TrimPrefix(s.Reason+"; "+string(a)+": "+f.reason, "; ")
+	}
+	return s
 }
 
 func (b *board) change(f func(*Status)) {
@@ -62,17 +90,26 @@ func (b *board) change(f func(*Status)) {
 	f(&b.s)
 }
 
-func (b *board) failed(now time.Time, err error) {
-	b.change(func(s *Status) {
-		if s.FailingSince.IsZero() {
-			s.FailingSince = now
-		}
-		s.Reason = err.Error()
-	})
+// failed notes an error; a series keeps its beginning.
+func (b *board) failed(a area, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fails == nil {
+		b.fails = make(map[area]failure)
+	}
+	f := b.fails[a]
+	if f.since.IsZero() {
+		f.since = time.Now()
+	}
+	f.reason = err.Error()
+	b.fails[a] = f
 }
 
-func (b *board) succeeded(now time.Time) {
-	b.change(func(s *Status) { s.FailingSince, s.Reason, s.Confirmed = time.Time{}, "", now })
+// fine ends a series of failures.
+func (b *board) fine(a area) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.fails, a)
 }
 
 // positions renders the committed positions of a state for people, at most a

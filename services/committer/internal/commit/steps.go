@@ -60,7 +60,7 @@ func (t *Table) takeOver(ctx context.Context) error {
 	}
 	t.applied = map[ident.UUID]bool{}
 	t.status.change(func(s *Status) { s.State, s.Reason = "running", "" })
-	t.applyOutbox(ctx)
+	t.applyOutbox(ctx, t.o.Outbox)
 	t.source.Rebase(t.head.Event(), true)
 	t.Reopen()
 	t.noteHead()
@@ -94,7 +94,7 @@ func (t *Table) step(ctx context.Context, stopping bool) (time.Time, error) {
 	sooner(at)
 	if len(pendingOf(t.head.State, t.applied)) > 0 {
 		if !time.Now().Before(t.outboxAt) {
-			t.applyOutbox(ctx)
+			t.applyOutbox(ctx, t.o.Outbox)
 		}
 		sooner(t.outboxAt)
 	}
@@ -122,14 +122,8 @@ func (t *Table) poll(ctx context.Context, now time.Time) error {
 	t.lastPoll = now
 	err := t.reload(ctx)
 	switch {
-	case err == nil:
-		t.status.change(func(s *Status) {
-			if s.FailingSince.IsZero() {
-				return
-			}
-			s.FailingSince, s.Reason = time.Time{}, ""
-		})
-	case stops(err):
+	case err == nil, !stops(err): // a catalog that is away is on the status board
+	default:
 		return err
 	}
 	t.noteHead()
@@ -179,7 +173,7 @@ func (t *Table) open(ctx context.Context) (*Wanted, error) {
 		return nil, err
 	}
 	t.unreported = false
-	t.talk.Reset()
+	t.talked()
 	return w, nil
 }
 
@@ -225,8 +219,8 @@ func (t *Table) fence(ctx context.Context, w Wanted) (time.Time, error) {
 func (t *Table) grant(ctx context.Context, nonce uint64, c event.Commit) (time.Time, error) {
 	call, cancel := context.WithTimeout(ctx, t.o.Call)
 	defer cancel()
+	t.source.Rebase(t.head.Event(), false) // first, so that the image of the new epoch is waited for
 	err := t.buffer.GrantEpoch(call, nonce, c)
-	t.source.Rebase(t.head.Event(), false)
 	if err != nil {
 		t.talkFailed("granting a log epoch", err)
 		r := fault.ReasonOf(err)
@@ -271,13 +265,14 @@ func (t *Table) commitHeld(ctx context.Context, reason cut.Reason) error {
 	for {
 		b, err := t.source.Seal(ctx, all)
 		if err != nil {
-			t.status.failed(time.Now(), err)
+			t.status.failed(atFiles, err)
 			t.log.Warn("files could not be closed: their rows are read again from the log", "error", err)
 			return nil
 		}
 		if b == nil {
 			return nil
 		}
+		t.status.fine(atFiles)
 		b.Cut = reason
 		more := b.More
 		if err := t.commit(ctx, b); err != nil {

@@ -45,7 +45,8 @@ type Options struct {
 	FenceGap time.Duration
 	// Call bounds one call to the buffer; 5 s.
 	Call time.Duration
-	// Outbox bounds one try to apply pending quarantine files; 60 s.
+	// Outbox bounds one try to apply pending quarantine files; 30 s. Within a
+	// commit, where the report waits for it, a third of it.
 	Outbox  time.Duration
 	Backoff backoff.Policy
 	Log     *slog.Logger
@@ -62,7 +63,7 @@ func (o Options) withDefaults() Options {
 	def(&o.Drain, 20*time.Second)
 	def(&o.FenceGap, 5*time.Second)
 	def(&o.Call, 5*time.Second)
-	def(&o.Outbox, 60*time.Second)
+	def(&o.Outbox, 30*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -182,7 +183,7 @@ func (t *Table) Want(w Wanted) {
 
 // Failed notes that the source could not write files; it tries again by itself.
 func (t *Table) Failed(err error) {
-	t.status.failed(time.Now(), err)
+	t.status.failed(atFiles, err)
 }
 
 // Reopen notes that the buffer may have forgotten the table, because the stream

@@ -61,6 +61,8 @@ type Load struct {
 	// Hot is what all tables of the process hold uncommitted, in the bytes of the
 	// hot budget.
 	Hot int64
+	// Own is the part of Hot that this table holds.
+	Own int64
 	// Retention is the smallest known retention of the partitions that moved; 0
 	// when it is not known.
 	Retention time.Duration
@@ -91,7 +93,7 @@ func (p Policy) Decide(now time.Time, l Load) (Reason, time.Time) {
 		return Stopping, time.Time{}
 	case l.NewSchema:
 		return Schema, time.Time{}
-	case p.Budget > 0 && l.Hot*100 >= p.Budget*PressurePart:
+	case p.pressed(now, l):
 		return Pressure, time.Time{}
 	case p.Bytes > 0 && l.Encoded >= p.Bytes:
 		return Bytes, time.Time{}
@@ -113,6 +115,16 @@ func (p Policy) Decide(now time.Time, l Load) (Reason, time.Time) {
 		due = empty
 	}
 	return None, due
+}
+
+// pressed reports whether the hot bytes of all tables call for a commit of this
+// one: not of one that holds next to nothing, which would make many tiny commits
+// while the large ones are on their way.
+func (p Policy) pressed(now time.Time, l Load) bool {
+	if p.Budget <= 0 || l.Hot*100 < p.Budget*PressurePart {
+		return false
+	}
+	return l.Own*20 >= l.Hot || now.Sub(l.Since) >= p.Interval/10
 }
 
 // emptyAfter bounds the wait of progress without rows: were it longer than the

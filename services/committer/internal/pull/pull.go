@@ -216,7 +216,7 @@ func (p *Puller) Load() cut.Load {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.load
-	l.Hot = p.o.Hot.Load()
+	l.Hot, l.Own = p.o.Hot.Load(), p.hot
 	for part := range p.moved {
 		if r := p.progress[part].Retention; r > 0 && (l.Retention == 0 || r < l.Retention) {
 			l.Retention = r
