@@ -50,7 +50,9 @@ func peer(t *testing.T, script string, args ...string) map[string]string {
 type testWriter struct{ t *testing.T }
 
 func (w testWriter) Write(b []byte) (int, error) {
-	w.t.Log(strings.TrimRight(string(b), "\n"))
+	if text := strings.TrimSpace(strings.ReplaceAll(string(b), "\x1b[0m", "")); text != "" {
+		w.t.Log(text)
+	}
 	return len(b), nil
 }
 
@@ -79,6 +81,7 @@ func startBed(t *testing.T) *bed {
 	for _, s := range []string{"kafka", "registry", "s3", "catalog"} {
 		peer(t, s, "install")
 	}
+	peer(t, "python", "-c", "pass") // installs the producer and the readers
 	if !*keepRun {
 		t.Cleanup(func() {
 			for _, s := range []string{"catalog", "s3", "registry", "kafka"} {
