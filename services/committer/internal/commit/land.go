@@ -155,12 +155,13 @@ func (t *Table) look(ctx context.Context, id ident.UUID) (Looked, error) {
 func (t *Table) reload(ctx context.Context) error {
 	head, err := t.lake.Reload(ctx)
 	if err != nil {
-		switch r := fault.ReasonOf(err); {
-		case r == fault.UnknownTable:
+		switch fault.ReasonOf(err) {
+		case fault.UnknownTable:
 			return halt("%w; it was dropped or renamed by somebody: "+
 				"nothing more is written and nothing is acknowledged; put it back, or remove the pipeline", err)
-		case r == fault.Fenced, r == fault.Unsupported, r == fault.Corrupt:
+		case fault.Fenced, fault.Unsupported, fault.Corrupt:
 			return halt("%w", err)
+		default: // the catalog is away or confused: it may heal
 		}
 		t.lastError = fmt.Errorf("loading table %s: %w", t.o.Name, err)
 		t.status.failed(atCatalog, t.lastError)

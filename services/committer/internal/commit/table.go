@@ -213,14 +213,15 @@ func (t *Table) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			t.status.change(func(s *Status) { s.State, s.Reason = "ended", "" })
 			if err != nil {
-				return fmt.Errorf("ending table %s: %w", t.o.Name, err)
+				err = fmt.Errorf("ending table %s: %w", t.o.Name, err)
 			}
-			return nil
+			return err
 		}
 		if !t.stopped(ctx, err) {
-			return nil
+			break
 		}
 	}
+	return nil
 }
 
 // own takes the table over and works until ctx ends or the table must not be

@@ -3,8 +3,6 @@ package commit
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,7 +73,7 @@ func (r *rig) stop() error {
 func (r *rig) kill() {
 	r.client.crash()
 	r.cancel()
-	_ = <-r.done // an error, rightly: its last commit cannot be made
+	<-r.done //nolint:errcheck // an error, rightly: its last commit cannot be made
 }
 
 func (r *rig) open(parts ...int32) {
@@ -418,7 +416,7 @@ func TestAGrantThatNobodyWaitsForIsNotRepeated(t *testing.T) {
 		require.Equal(t, epoch+1, r.head().State.LogEpoch)
 		opened := len(r.buffer.opened)
 		r.pass(time.Minute)
-		require.Equal(t, opened, len(r.buffer.opened), "it asked once what is wanted, and nothing was")
+		require.Len(t, r.buffer.opened, opened, "it asked once what is wanted, and nothing was")
 		require.NoError(t, r.stop())
 	})
 }
@@ -524,100 +522,4 @@ func TestAFullOutboxHoldsPoisonBackAndNothingElse(t *testing.T) {
 		r.check()
 		require.NoError(t, r.stop())
 	})
-}
-
-// TestRandomRuns is G1, G5, G6 and G9 under everything at once: a catalog that
-// loses answers, applies late or never, refuses, and cannot be read; crashes and
-// zombies; foreign commits; new epochs; an outbox that fails.
-func TestRandomRuns(t *testing.T) {
-	for seed := range uint64(25) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { randomRun(t, rand.New(rand.NewPCG(seed, 7)), rand.New(rand.NewPCG(seed, 8))) })
-		})
-	}
-}
-
-// randomRun plays with rnd; faults is the lake's own, used under its lock.
-func randomRun(t *testing.T, rnd, faults *rand.Rand) {
-	r := newRig(t)
-	trouble := true
-	r.lake.answer = func(string) mood {
-		if !trouble || faults.IntN(2) == 0 {
-			return fine
-		}
-		return mood(faults.IntN(5))
-	}
-	r.lake.reload = func() error {
-		if trouble && faults.IntN(4) == 0 {
-			return errLost
-		}
-		return nil
-	}
-	r.lake.apply = func() error {
-		if trouble && faults.IntN(2) == 0 {
-			return errLost
-		}
-		return nil
-	}
-	r.start()
-	nonce := uint64(100)
-	opened := false
-	for range 120 {
-		switch rnd.IntN(12) {
-		case 0:
-			r.lake.foreign()
-		case 1:
-			r.kill()
-			r.start()
-		case 2:
-			nonce++
-			r.table.Want(Wanted{Nonce: nonce, AppendsWaiting: true})
-		case 3, 4:
-			r.lake.view(func() {
-				if n := len(r.lake.inflight); n > 0 {
-					i := rnd.IntN(n)
-					r.lake.inflight[i]()
-					r.lake.inflight[i] = r.lake.inflight[n-1]
-					r.lake.inflight = r.lake.inflight[:n-1]
-				}
-			})
-		case 5:
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			if _, err := r.table.OpenPipeline(ctx, "me/cluster", "p", ident.Vector{part(0): 0, part(1): 0, part(2): 0}); err == nil {
-				r.source.Rebase(r.head().Event(), true)
-				opened = true
-			}
-			cancel()
-		default:
-			r.log.grow(part(rnd.Int32N(3)), rnd.Int64N(12))
-			r.table.Wake()
-			r.pass(time.Duration(rnd.IntN(90)) * time.Second)
-		}
-		r.check()
-	}
-	r.lake.view(func() {
-		trouble = false
-		for _, land := range r.lake.inflight {
-			land()
-		}
-		r.lake.inflight = nil
-	})
-	r.pass(5 * time.Minute)
-	r.check()
-	if opened { // G11: all that arrived is in the table, without a restart
-		require.Equal(t, "running", r.table.Status().State)
-		require.Equal(t, map[ident.Partition]int64(r.ends()), map[ident.Partition]int64(r.head().State.Vector()))
-	}
-	require.NoError(t, r.stop())
-}
-
-// ends are the ends of the log for the partitions that the table knows.
-func (r *rig) ends() ident.Vector {
-	out := ident.Vector{}
-	r.log.mu.Lock()
-	defer r.log.mu.Unlock()
-	for p := range r.head().State.Vector() {
-		out[p] = r.log.end[p]
-	}
-	return out
 }
