@@ -73,7 +73,7 @@ func (r *read) describe(le *lease) (*readstatev1.BeginReadResponse, error) {
 		out.Newest = timestamppb.New(r.newest)
 	}
 	for _, p := range r.pieces {
-		rows, err := rowsIn(r.src, p)
+		rows, err := rowsIn(p)
 		if err != nil {
 			return nil, err
 		}

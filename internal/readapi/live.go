@@ -77,7 +77,7 @@ func (l *Live) Resolve(tok readview.Token) (readview.Resolved, error) {
 	return l.view.Resolve(tok)
 }
 
-// Schema implements Source.
+// Schema returns the schema with this fingerprint, if the log knows it.
 func (l *Live) Schema(fingerprint string) (event.Schema, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -41,8 +41,6 @@ type Source interface {
 	Resolve(tok readview.Token) (readview.Resolved, error)
 	// SchemaByID returns the schema with this Iceberg schema id, if the log knows it.
 	SchemaByID(id int32) (event.Schema, bool)
-	// Schema returns the schema with this fingerprint, if the log knows it.
-	Schema(fingerprint string) (event.Schema, bool)
 	// Status is what operators ask for; it works while the table is not ready.
 	Status() Status
 	// Changed returns a channel that is closed at the next change of the table.

@@ -12,19 +12,18 @@ import (
 )
 
 // written returns the schema under which the rows of a piece were made.
-func written(src Source, p readview.Piece) (*schema.Schema, error) {
-	s, ok := src.Schema(p.Append.Fingerprint)
-	if !ok {
+func written(p readview.Piece) (*schema.Schema, error) {
+	if p.Schema.Fingerprint != p.Append.Fingerprint {
 		return nil, fault.New(fault.Internal, "the log holds %v %v of schema %s, which it does not know: report this",
 			p.Append.Partition, p.Append.Range, p.Append.Fingerprint)
 	}
-	return parseSchema(s)
+	return parseSchema(p.Schema)
 }
 
 // rowsOf returns the rows of a piece in the given shape. Rows of an older schema
 // are widened, and get nulls where they lack a column.
-func rowsOf(src Source, p readview.Piece, shape *schema.Schema) (arrow.RecordBatch, error) {
-	from, err := written(src, p)
+func rowsOf(p readview.Piece, shape *schema.Schema) (arrow.RecordBatch, error) {
+	from, err := written(p)
 	if err != nil {
 		return nil, err
 	}
@@ -38,11 +37,11 @@ func rowsOf(src Source, p readview.Piece, shape *schema.Schema) (arrow.RecordBat
 
 // rowsIn counts the rows of a piece. Only a piece that is part of its entry has
 // to be looked into.
-func rowsIn(src Source, p readview.Piece) (int64, error) {
+func rowsIn(p readview.Piece) (int64, error) {
 	if p.Within == p.Append.Range || p.Append.Rows == 0 {
 		return p.Append.Rows, nil
 	}
-	from, err := written(src, p)
+	from, err := written(p)
 	if err != nil {
 		return 0, err
 	}

@@ -43,7 +43,7 @@ func writePieces(stream *arrowStream, r *read, pieces []readview.Piece, limit *r
 		if limit.reached() {
 			return nil
 		}
-		rec, err := rowsOf(r.src, p, r.shape)
+		rec, err := rowsOf(p, r.shape)
 		if err != nil {
 			return err
 		}

@@ -262,7 +262,7 @@ func (t *tail) sendPiece(p readview.Piece) error {
 		t.cursor.Raise(p.Append.Partition, p.Within.Next)
 		return nil
 	}
-	rec, err := rowsOf(t.src, p, t.shape)
+	rec, err := rowsOf(p, t.shape)
 	if err != nil {
 		return err
 	}

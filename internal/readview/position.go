@@ -22,12 +22,17 @@ type Position struct {
 	// ReadableLSN is at or below NextLSN: no entry below it waits to become visible.
 	ReadableLSN ident.LSN
 	NewestTime  time.Time // of the newest record seen in this epoch; zero when unknown
+
+	schemas []event.Schema // all that were known, shared and never written to
 }
 
-// Piece is the part of an entry that a read includes.
+// Piece is the part of an entry that a read includes, with the schema of its
+// rows: the log may know other schemas by the time the rows are read, since a
+// buffer that comes back without its journal starts with those of the table.
 type Piece struct {
 	Append *event.Append
-	Within ident.Range // never empty, inside Append.Range
+	Within ident.Range  // never empty, inside Append.Range
+	Schema event.Schema // the zero value for an entry without rows
 }
 
 // Position returns the newest consistent position. Calls between two events
@@ -38,13 +43,16 @@ func (v *View) Position() Position {
 		v.position = &Position{
 			Commit: v.commit, Vector: v.visible.Clone(), Hot: v.Hot(v.committed, v.visible),
 			Schema: schema, HasSchema: ok, NextLSN: v.nextLSN, ReadableLSN: v.ReadableLSN(), NewestTime: v.newestTime(),
+			schemas: v.schemas,
 		}
 	}
 	return *v.position
 }
 
 // Pieces returns the hot rows of the position with exact bounds.
-func (p Position) Pieces() []Piece { return pieces(p.Hot, p.Commit.Positions.Vector(), p.Vector) }
+func (p Position) Pieces() []Piece {
+	return pieces(p.Hot, p.schemas, p.Commit.Positions.Vector(), p.Vector)
+}
 
 // Token returns the token that stands for the position.
 func (p Position) Token() Token {
@@ -55,8 +63,9 @@ func (p Position) Token() Token {
 }
 
 // pieces cuts entries to [from, to) per partition and leaves out what is empty.
-func pieces(hot []*event.Append, from, to ident.Vector) []Piece {
+func pieces(hot []*event.Append, schemas []event.Schema, from, to ident.Vector) []Piece {
 	out := make([]Piece, 0, len(hot))
+	var s event.Schema // most entries share theirs with the one before
 	for _, a := range hot {
 		within := a.Range
 		if lo, ok := from[a.Partition]; ok {
@@ -67,7 +76,10 @@ func pieces(hot []*event.Append, from, to ident.Vector) []Piece {
 			continue
 		}
 		if within.Next = min(within.Next, hi); !within.Empty() {
-			out = append(out, Piece{Append: a, Within: within})
+			if s.Fingerprint != a.Fingerprint {
+				s, _ = find(schemas, a.Fingerprint)
+			}
+			out = append(out, Piece{Append: a, Within: within, Schema: s})
 		}
 	}
 	return out
@@ -117,7 +129,7 @@ func (v *View) Resolve(tok Token) (Resolved, error) {
 	for p, off := range tok.Base {
 		from.Raise(p, off)
 	}
-	r.Hot = pieces(v.Hot(from, tok.Vector), from, tok.Vector)
+	r.Hot = pieces(v.Hot(from, tok.Vector), v.schemas, from, tok.Vector)
 	return r, nil
 }
 

@@ -248,8 +248,10 @@ func (v *View) VisibleAt(p ident.Partition) (next int64, known bool) {
 func (v *View) Epoch() ident.LogEpoch { return v.commit.LogEpoch }
 
 // Schema returns the schema with that fingerprint.
-func (v *View) Schema(fingerprint string) (event.Schema, bool) {
-	for _, s := range v.schemas {
+func (v *View) Schema(fingerprint string) (event.Schema, bool) { return find(v.schemas, fingerprint) }
+
+func find(schemas []event.Schema, fingerprint string) (event.Schema, bool) {
+	for _, s := range schemas {
 		if s.Fingerprint == fingerprint {
 			return s, true
 		}

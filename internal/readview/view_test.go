@@ -53,6 +53,21 @@ func TestVisibleEndsAtTheFirstHoleOfAPartitionAndHoldsNobodyElse(t *testing.T) {
 	require.Len(t, v.Hot(ident.Vector{p0: 5}, ident.Vector{p0: 9}), 1)
 }
 
+// A read under way must not depend on what the log knows by then: a buffer without its journal comes back with the
+// table's schemas only (G3).
+func TestAPositionKeepsTheSchemasOfItsRowsWhateverComesAfter(t *testing.T) {
+	a := entry(p0, 0, 4, 10)
+	a.Fingerprint = "before"
+	v := New()
+	v.Load(event.Image{Commit: commitAt(1, ident.Vector{p0: 0}), Hot: []*event.Append{a}, Schemas: []event.Schema{{Fingerprint: "before", TableSchemaID: 1}}})
+	pos := v.Position()
+	res, err := v.Resolve(pos.Token())
+	require.NoError(t, err)
+	v.Load(event.Image{Commit: commitAt(2, ident.Vector{p0: 0}), Schemas: []event.Schema{{Fingerprint: "after", TableSchemaID: 2}}})
+	require.Equal(t, "before", pos.Pieces()[0].Schema.Fingerprint)
+	require.Equal(t, "before", res.Hot[0].Schema.Fingerprint)
+}
+
 func TestAppendHeldOrCommittedIsDropped(t *testing.T) {
 	v := loaded(ident.Vector{p0: 4}, entry(p0, 4, 8, 1))
 	for _, a := range []*event.Append{entry(p0, 4, 8, 1), entry(p0, 0, 4, 90), entry(p0, 5, 7, 91), entry(p0, 6, 12, 92)} {

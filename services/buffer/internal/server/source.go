@@ -65,13 +65,6 @@ func (s source) SchemaByID(id int32) (found event.Schema, ok bool) {
 	return found, ok
 }
 
-// Schema returns the schema with this fingerprint.
-func (s source) Schema(fingerprint string) (event.Schema, bool) {
-	s.l.mu.Lock()
-	defer s.l.mu.Unlock()
-	return s.l.m.View().Schema(fingerprint)
-}
-
 // Status is what operators ask for.
 func (s source) Status() readapi.Status {
 	s.l.mu.Lock()
