@@ -32,15 +32,25 @@ const (
 	hopRounds   = 4
 )
 
-// hop is bytes per second of both ways.
-type hop struct{ grpc, tcp float64 }
+// hop is the best of the rounds for both ways.
+type hop struct{ grpc, tcp flow }
+
+// flow is bytes per second, and CPU seconds per gigabyte of both ends together.
+type flow struct{ rate, cpu float64 }
+
+func (f flow) better(g flow) flow {
+	if g.rate > f.rate {
+		return g
+	}
+	return f
+}
 
 func benchHop(t *testing.T) hop {
 	t.Helper()
 	var best hop
 	for range hopRounds {
-		best.tcp = max(best.tcp, tcpHop(t))
-		best.grpc = max(best.grpc, grpcHop(t))
+		best.tcp = best.tcp.better(tcpHop(t))
+		best.grpc = best.grpc.better(grpcHop(t))
 	}
 	return best
 }
@@ -58,8 +68,11 @@ func pieces() [][]byte {
 	return out
 }
 
-func perSecond(begun time.Time) float64 {
-	return float64(hopBytes/hopBatch*hopBatch) / time.Since(begun).Seconds()
+// flowSince is what went through since begun, when the process had used cpu.
+func flowSince(t *testing.T, begun time.Time, cpu time.Duration) flow {
+	t.Helper()
+	const sent = float64(hopBytes / hopBatch * hopBatch)
+	return flow{rate: sent / time.Since(begun).Seconds(), cpu: (cpuTime(t) - cpu).Seconds() / sent * 1e9}
 }
 
 // credit lets hopInFlight batches be under way.
@@ -94,7 +107,7 @@ func (sink) Append(s bufferv1.TableLogService_AppendServer) error {
 	}
 }
 
-func grpcHop(t *testing.T) float64 {
+func grpcHop(t *testing.T) flow {
 	t.Helper()
 	o := rpc.Options{Service: "bench", Codec: wire.Codec{}, ToStatus: wire.ToStatus, FromStatus: wire.FromStatus}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -115,7 +128,7 @@ func grpcHop(t *testing.T) float64 {
 	}}
 	frame := &wire.AppendFrame{Entry: entry, RowSlices: pieces()}
 	free, acks := credit(), make(chan error, 1)
-	begun := time.Now()
+	begun, cpu := time.Now(), cpuTime(t)
 	go func() {
 		for range hopBytes / hopBatch {
 			var answer bufferv1.AppendResponse
@@ -136,12 +149,12 @@ func grpcHop(t *testing.T) float64 {
 		require.NoError(t, stream.SendMsg(frame))
 	}
 	require.NoError(t, <-acks)
-	rate := perSecond(begun)
+	out := flowSince(t, begun, cpu)
 	require.NoError(t, stream.CloseSend())
-	return rate
+	return out
 }
 
-func tcpHop(t *testing.T) float64 {
+func tcpHop(t *testing.T) flow {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -154,7 +167,7 @@ func tcpHop(t *testing.T) float64 {
 	batch := pieces()
 	head := binary.BigEndian.AppendUint64(nil, uint64(len(batch)*len(batch[0])))
 	free, acks := credit(), make(chan error, 1)
-	begun := time.Now()
+	begun, cpu := time.Now(), cpuTime(t)
 	go func() {
 		var ack [8]byte
 		for range hopBytes / hopBatch {
@@ -177,10 +190,10 @@ func tcpHop(t *testing.T) float64 {
 		require.NoError(t, err)
 	}
 	require.NoError(t, <-acks)
-	rate := perSecond(begun)
+	out := flowSince(t, begun, cpu)
 	require.NoError(t, conn.Close())
 	require.NoError(t, <-served)
-	return rate
+	return out
 }
 
 // serveTCP reads length and bytes, and answers each message with eight bytes.

@@ -41,25 +41,27 @@ const mib = 1 << 20
 func (r *report) pipelineHeader() {
 	r.line("")
 	r.line("whole pipeline: Kafka to committed Parquet, four services in one process; floor: the Parquet stage alone, same rows")
-	r.line("%-6s %9s %8s │ %10s %8s │ %10s %8s │ %9s %9s │ %8s %8s │ %6s │ %s", "shape", "records", "B/record",
-		"rows/s", "CPUs/M", "floor r/s", "CPUs/M", "peak RSS", "peak heap", "B/row", "floor", "start", "ratio aim")
+	r.line("%-6s %9s %8s │ %10s %8s │ %10s %8s │ %9s %9s │ %8s %8s │ %6s │ %9s │ %s", "shape", "records", "B/record",
+		"rows/s", "CPUs/M", "floor r/s", "CPUs/M", "peak RSS", "peak heap", "B/row", "floor", "start", "CPU ratio", "ratio aim")
 }
 
 func (r *report) pipeline(name string, from topic, p pair) {
-	r.line("%-6s %9d %8.0f │ %10.0f %8.2f │ %10.0f %8.2f │ %5.0f MiB %5.0f MiB │ %8.1f %8.1f │ %5.1fs │ %s", name, from.records,
+	r.line("%-6s %9d %8.0f │ %10.0f %8.2f │ %10.0f %8.2f │ %5.0f MiB %5.0f MiB │ %8.1f %8.1f │ %5.1fs │ %9.2f │ %s", name, from.records,
 		float64(from.Bytes)/float64(from.records), p.pipeline.rate(), p.pipeline.cpuPerMillion(), p.floor.rate(), p.floor.cpuPerMillion(),
 		float64(p.pipeline.rss)/mib, float64(p.pipeline.heap)/mib, p.pipeline.bytesPerRow(), p.floor.bytesPerRow(),
-		p.pipeline.start.Seconds(), r.ratio(name, p.pipeline.rate()/p.floor.rate()))
+		p.pipeline.start.Seconds(), p.floor.cpuPerMillion()/p.pipeline.cpuPerMillion(), r.ratio(name, p.pipeline.rate()/p.floor.rate()))
 }
 
 func (r *report) pipelineFooter() {
+	r.line("ratio: rows/s of the pipeline to those of its floor; CPU ratio: CPU of the floor to that of the pipeline, steadier on a busy machine")
 	r.line("CPUs/M: CPU seconds (user and system) per million rows, peers and producer not counted; hot.bytes %s; best of %d rounds", *hotBytes, *rounds)
 }
 
 func (r *report) hop(h hop) {
 	r.line("")
 	r.line("hop: 1 MiB batches, acknowledged, %d under way, loopback, both ends in this process", hopInFlight)
-	r.line("gRPC append stream %.2f GB/s │ plain TCP %.2f GB/s │ ratio, aim %s", h.grpc/1e9, h.tcp/1e9, r.ratio("hop", h.grpc/h.tcp))
+	r.line("gRPC append stream %.2f GB/s, %.2f CPU s/GB │ plain TCP %.2f GB/s, %.2f CPU s/GB │ CPU ratio %.2f │ ratio aim %s",
+		h.grpc.rate/1e9, h.grpc.cpu, h.tcp.rate/1e9, h.tcp.cpu, h.tcp.cpu/h.grpc.cpu, r.ratio("hop", h.grpc.rate/h.tcp.rate))
 }
 
 func (r *report) decode(all []decoded) {

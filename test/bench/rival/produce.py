@@ -11,7 +11,8 @@ import shapes
 PARTITIONS = 4
 
 broker, shape, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-for future in AdminClient({"bootstrap.servers": broker}).create_topics([NewTopic(shape, PARTITIONS, 1)]).values():
+admin = AdminClient({"bootstrap.servers": broker})
+for future in admin.create_topics([NewTopic(shape, PARTITIONS, 1)]).values():
     future.result()
 producer = Producer({"bootstrap.servers": broker, "linger.ms": 20, "batch.size": 262144,
                      "queue.buffering.max.messages": 400000, "acks": "all"})

@@ -6,7 +6,7 @@
 #   run.sh [gate]      gate: fail when a ratio misses its aim
 #
 # EVENTS and ORDERS are the numbers of rows (2000000, 500000), ROUNDS how often each runs (3), RIVAL_HOME the folder of
-# jars (kept), RIVAL_RUN the folder of the run (removed at the end unless KEEP is set), RIVAL_PORT the base of the ports.
+# jars (kept), WHO which of the two ("connect icestream"), RIVAL_RUN the folder of the run (removed at the end unless KEEP is set), RIVAL_PORT the base of the ports.
 # shellcheck source-path=SCRIPTDIR
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 peers=$here/../../e2e/peers
@@ -20,12 +20,13 @@ export TESTBED_RUN=$RUN/peers KAFKA_PORT=$((BASE + 92)) CATALOG_PORT=$((BASE + 8
 EVENTS=${EVENTS:-2000000}
 ORDERS=${ORDERS:-500000}
 ROUNDS=${ROUNDS:-3}
+WHO=${WHO:-connect icestream}
 LIMIT=${LIMIT:-600} # seconds that one drain may take
 LIBS=${RIVAL_HOME:-$HOME/.cache/icestream-rival}
 CONNECT=http://127.0.0.1:$((BASE + 83))
 REGISTRY=http://127.0.0.1:$((BASE + 85))
 RESULTS=$RUN/results.jsonl
-SERVICES="bufferd committerd ingestd readstated"
+SERVICES="bufferd committerd readstated ingestd" # their ports are BASE+1 to BASE+4
 
 python() { PYTHONPATH=$RUN/gen:$here "$peers/python" "$@"; }
 
@@ -41,8 +42,8 @@ install() {
   for p in connect sink; do
     [ -f "$LIBS/$p/.done" ] || {
       nice mvn -B -ntp -q -Dstyle.color=never -f "$here/pom.xml" -P$p \
-        org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$LIBS/$p" >&2 ||
-        die "maven could not fetch the jars of $p"
+        org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$LIBS/$p" >"$RUN/maven.log" ||
+        { cat "$RUN/maven.log" >&2 && die "maven could not fetch the jars of $p"; }
       touch "$LIBS/$p/.done"
     }
   done
@@ -61,7 +62,7 @@ prepare() { # converter, descriptors, Python classes, our binaries
       --python_out="$RUN/gen" "$here/proto/$f.proto"
   done
   for s in $SERVICES; do packages+=("./services/${s%d}/cmd/$s"); done
-  (cd "$root" && CGO_ENABLED=0 "${GO:-go}" build -trimpath -o "$RUN/bin/" "${packages[@]}") || die "the build failed"
+  (cd "$root" && CGO_ENABLED=0 "${GO:-go}" build -o "$RUN/bin/" "${packages[@]}") || die "the build failed"
 }
 
 start_peers() {
@@ -82,7 +83,7 @@ start_worker() {
   wait_for 180 "$RUN/connect.pid" "$RUN/connect.log" curl -fsS -m 5 "$CONNECT/connectors"
 }
 
-watch() { # NAME TABLE ROWS PID...
+watch() { # NAME TABLE ROWS PROCESS=PID[,0]...
   python "$here/watch.py" "$1" "$CATALOG_URI" "$2" "$3" "$LIMIT" "${@:4}" | tee -a "$RESULTS" >&2 || die "$1 did not finish, logs are in $RUN"
 }
 
@@ -98,7 +99,7 @@ drain_connect() { # SHAPE ROWS ROUND
     \"iceberg.catalog.io-impl\":\"org.apache.iceberg.hadoop.HadoopFileIO\",
     \"iceberg.control.topic\":\"control-$name\",\"iceberg.control.commit.interval-ms\":\"10000\",
     \"value.converter\":\"bench.ProtobufConverter\",\"value.converter.descriptor.dir\":\"$RUN/desc\"}}"
-  watch "connect/$1" "rival.$name" "$2" "$pid"
+  watch "connect/$1" "rival.$name" "$2" "connect=$pid"
   curl -fsS -X DELETE "$CONNECT/connectors/$name"
 }
 
@@ -124,7 +125,7 @@ EOF
     i=$((i + 1))
     port_free $((BASE + i))
     start "$dir/$s.pid" "$dir/$s.log" "$RUN/bin/$s" -config "$dir/icestream.yaml"
-    pids+=("$(pid_of "$dir/$s.pid"),0")
+    pids+=("$s=$(pid_of "$dir/$s.pid"),0")
   done
   watch "icestream/$1" "rival.$name" "$2" "${pids[@]}"
   for s in ingestd committerd readstated bufferd; do stop "$dir/$s.pid" TERM 60; done
@@ -148,13 +149,11 @@ mkdir -p "$RUN"
 install
 prepare
 start_peers
-start_worker
+case $WHO in *connect*) start_worker ;; esac
 python "$here/produce.py" "$KAFKA_BOOTSTRAP" events "$EVENTS"
 python "$here/produce.py" "$KAFKA_BOOTSTRAP" orders "$ORDERS"
 for ((round = 1; round <= ROUNDS; round++)); do
-  drain_connect events "$EVENTS" $round
-  drain_icestream events "$EVENTS" $round
-  drain_connect orders "$ORDERS" $round
-  drain_icestream orders "$ORDERS" $round
+  for who in $WHO; do "drain_$who" events "$EVENTS" $round; done
+  for who in $WHO; do "drain_$who" orders "$ORDERS" $round; done
 done
 python "$here/table.py" "$RESULTS" "$@"

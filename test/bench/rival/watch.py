@@ -1,6 +1,6 @@
 """Samples some processes and one table until the table holds the rows asked for.
 
-usage: watch.py NAME CATALOG_URI NAMESPACE.TABLE ROWS TIMEOUT_S PID[,FROM_START]...
+usage: watch.py NAME CATALOG_URI NAMESPACE.TABLE ROWS TIMEOUT_S PROCESS=PID[,0]...
 Prints one JSON line: seconds, CPU seconds and peak resident memory, both summed over the processes. "Rows" are the
 total-records of the current snapshot. A process given with ",0" is counted from its own start, else from now on.
 """
@@ -11,7 +11,8 @@ import time
 import urllib.request
 
 name, uri, table, want, limit = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5])
-pids = [p.split(",") for p in sys.argv[6:]]
+processes = [p.split("=") for p in sys.argv[6:]]
+pids = [p.split(",") for _, p in processes]
 tick = os.sysconf("SC_CLK_TCK")
 space, short = table.split(".")
 
@@ -48,8 +49,9 @@ while rows < want and time.time() - begin < limit:
     rows, size, files = head()
 took = time.time() - begin
 used = {p[0]: cpu(p[0]) - before[p[0]] for p in pids}
+peaks = {p: round(peak(pid.split(",")[0])) for p, pid in processes}
 out = {"name": name, "table": table, "rows": rows, "want": want, "seconds": round(took, 1), "cpu_s": round(sum(used.values()), 2),
-       "cpu_s_per_million": sum(used.values()) / max(rows, 1) * 1e6, "peak_rss_mib": sum(peak(p[0]) for p in pids),
-       "bytes_per_row": size / max(rows, 1), "files": files, "load": load}
+       "cpu_s_per_million": round(sum(used.values()) / max(rows, 1) * 1e6, 2), "peak_rss_mib": sum(peaks.values()), "peaks": peaks,
+       "bytes_per_row": round(size / max(rows, 1), 1), "files": files, "load": round(load, 1)}
 print(json.dumps(out))
 sys.exit(0 if rows == want else "%s: %s holds %d rows after %d s, wanted are %d" % (name, table, rows, took, want))
