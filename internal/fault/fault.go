@@ -134,8 +134,7 @@ func ReasonOf(err error) Reason {
 	if err == nil {
 		return Unspecified
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason
 	}
 	return Internal
@@ -144,8 +143,8 @@ func ReasonOf(err error) Reason {
 // Describe renders err for people: the message without the reason word, with
 // the reason in brackets at the end.
 func Describe(err error) string {
-	var e *Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
 		return err.Error()
 	}
 	return strings.Replace(err.Error(), e.Reason.String()+": ", "", 1) + " [" + e.Reason.String() + "]"

@@ -275,7 +275,7 @@ func parseEntry(b []byte) (*event.Append, error) {
 				}
 			case entryRows:
 				e.RowBatch = body
-			case entryQuarantine:
+			default: // entryQuarantine
 				e.Quarantine = body
 			}
 		default:

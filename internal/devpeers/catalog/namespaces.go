@@ -114,8 +114,10 @@ func (s *Server) updateNamespace(r *http.Request) (any, error) {
 	}
 	for _, key := range req.Removals {
 		if _, both := req.Updates[key]; both {
-			return nil, &apiError{code: http.StatusUnprocessableEntity, kind: "UnprocessableEntityException",
-				message: fmt.Sprintf("property %q is both removed and set", key)}
+			return nil, &apiError{
+				code: http.StatusUnprocessableEntity, kind: "UnprocessableEntityException",
+				message: fmt.Sprintf("property %q is both removed and set", key),
+			}
 		}
 	}
 	summary, err := s.cat.UpdateNamespaceProperties(r.Context(), namespaceOf(r), req.Removals, req.Updates)

@@ -137,8 +137,10 @@ func (s *Server) handler() http.Handler {
 		mux.HandleFunc(route.pattern, s.serve(route.handle))
 	}
 	mux.HandleFunc("/", s.serve(func(r *http.Request) (any, error) {
-		return nil, &apiError{code: http.StatusNotFound, kind: "NotFoundException",
-			message: fmt.Sprintf("%s %s is not an endpoint of this catalog", r.Method, r.URL.Path)}
+		return nil, &apiError{
+			code: http.StatusNotFound, kind: "NotFoundException",
+			message: fmt.Sprintf("%s %s is not an endpoint of this catalog", r.Method, r.URL.Path),
+		}
 	}))
 	return mux
 }

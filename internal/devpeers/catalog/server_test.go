@@ -328,7 +328,8 @@ func TestErrorsCarryTheRightCodeAndType(t *testing.T) {
 	s := start(t, t.TempDir())
 	newTable(t, client(t, s), table.Identifier{"shop", "orders"}, nil)
 	snapshotless := map[string]any{"requirements": []any{}, "updates": []any{
-		map[string]any{"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 77}}}
+		map[string]any{"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 77},
+	}}
 	for _, c := range []struct {
 		method, path string
 		body         any
@@ -359,7 +360,7 @@ func TestErrorsCarryTheRightCodeAndType(t *testing.T) {
 }
 
 func TestStartRefusesATakenPortAndAnUnsafeFolder(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer ln.Close()
 	_, err = Start(t.Context(), Config{Dir: t.TempDir(), Port: ln.Addr().(*net.TCPAddr).Port})

@@ -74,7 +74,7 @@ func TestSecondUserOfAFolderIsToldFolderAndProcess(t *testing.T) {
 }
 
 func TestTakenPortIsNamed(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer ln.Close()
 	port := ln.Addr().(*net.TCPAddr).Port

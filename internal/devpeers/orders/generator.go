@@ -143,6 +143,7 @@ func (g *Generator) poison(d *dice, kind Poison) []byte {
 		g.order.id = append(g.order.id, 0xff, 0xfe)
 	case PoisonInvalidNanos:
 		g.order.placed.nanos = 1_000_000_000 + int32(d.below(1000))
+	default: // cut below, or whole
 	}
 	g.value = g.order.appendWire(appendFrame(g.value[:0], schemaID, index))
 	if kind == PoisonTruncated {

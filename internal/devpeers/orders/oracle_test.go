@@ -76,8 +76,9 @@ func scalarType(f protoreflect.FieldDescriptor) arrow.DataType {
 		return arrow.BinaryTypes.Binary
 	case protoreflect.MessageKind:
 		return messageType(f.Message())
+	default:
+		panic(f.FullName())
 	}
-	panic(f.FullName())
 }
 
 func fieldType(f protoreflect.FieldDescriptor) arrow.DataType {

@@ -73,8 +73,10 @@ func TestOrdersHoldEveryKindOfValue(t *testing.T) {
 	for i := range desc.Fields().Len() {
 		require.True(t, set[string(desc.Fields().Get(i).Name())], desc.Fields().Get(i).Name())
 	}
-	for _, name := range []string{"no shipped_at", "no customer", "no labels", "no fees", "no card", "no transfer", "no voucher",
-		"no cash", "no note", "no priority", "no coupon", "no loyalty_points", "no signature", "no shelves", "unknown enum", "empty oneof member"} {
+	for _, name := range []string{
+		"no shipped_at", "no customer", "no labels", "no fees", "no card", "no transfer", "no voucher",
+		"no cash", "no note", "no priority", "no coupon", "no loyalty_points", "no signature", "no shelves", "unknown enum", "empty oneof member",
+	} {
 		require.True(t, set[name], name)
 	}
 }
@@ -123,6 +125,7 @@ func TestPoisonIsUndecodable(t *testing.T) {
 			continue
 		case OutcomeQuarantine:
 			require.Equal(t, HashValue(r.Value), r.Expect.Checksum)
+		default:
 		}
 		switch r.Poison {
 		case PoisonShort:
@@ -141,10 +144,11 @@ func TestPoisonIsUndecodable(t *testing.T) {
 			require.NoError(t, err)
 			at := m.Get(desc.Fields().ByName("placed_at")).Message()
 			require.GreaterOrEqual(t, at.Get(at.Descriptor().Fields().ByName("nanos")).Int(), int64(1e9))
+		default:
 		}
 	}
 	require.Greater(t, skipped, 100)
-	for p := PoisonNone; p < poisons; p++ {
+	for p := range poisons {
 		require.Greater(t, seen[p], 50, p)
 	}
 }

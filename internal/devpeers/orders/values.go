@@ -236,7 +236,8 @@ func (it *item) fill(d *dice, v *vocabulary, currency string) {
 
 // subset draws some of the keys, in their order, with random values.
 func subset(into []pair, d *dice, keys, values []string) []pair {
-	bits := d.next() & d.next() // a quarter of them
+	bits := d.next()
+	bits &= d.next() // a quarter of them
 	for i, key := range keys {
 		if bits>>i&1 == 1 {
 			into = append(into, pair{key, pick(d, values)})
@@ -247,7 +248,8 @@ func subset(into []pair, d *dice, keys, values []string) []pair {
 
 func (o *order) fillFees(d *dice, v *vocabulary) {
 	o.fees = o.fees[:0]
-	bits := d.next() & d.next()
+	bits := d.next()
+	bits &= d.next()
 	for i, key := range v.feeKeys {
 		if bits>>i&1 == 1 {
 			o.fees = append(o.fees, fee{key, money{o.total.currency, int64(d.below(20)), int32(d.below(2)) * 500_000_000}})
@@ -265,6 +267,7 @@ func (o *order) fillPayment(d *dice, v *vocabulary) {
 		o.balance = int64(d.next()) >> 20
 	case payVoucher:
 		o.voucher = pick(d, v.coupons) // also set and empty
+	default: // nothing, or cash, which has no fields
 	}
 }
 

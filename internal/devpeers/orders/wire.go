@@ -2,6 +2,7 @@ package orders
 
 import (
 	"math"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -92,11 +93,11 @@ func putSeconds(b []byte, field protowire.Number, seconds int64, nanos int32) []
 
 // putPairs writes a map backwards; readers must not lean on the order.
 func putPairs(b []byte, field protowire.Number, pairs []pair) []byte {
-	for i := len(pairs) - 1; i >= 0; i-- {
+	for _, p := range slices.Backward(pairs) {
 		var at int
 		b, at = open(b, field)
-		b = putTextAlways(b, 1, pairs[i].key)
-		b = putTextAlways(b, 2, pairs[i].value)
+		b = putTextAlways(b, 1, p.key)
+		b = putTextAlways(b, 2, p.value)
 		b = shut(b, at)
 	}
 	return b
@@ -203,6 +204,7 @@ func (o *order) appendWirePayment(b []byte) []byte {
 	case payCash:
 		b, at = open(b, 13)
 		b = shut(b, at)
+	default: // unset
 	}
 	return b
 }

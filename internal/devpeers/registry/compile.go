@@ -54,7 +54,7 @@ func (st *state) compile(text string, refs []reference) (*descriptorpb.FileDescr
 	main := sourceOf(text)
 	if main.descriptor != nil {
 		main.descriptor = proto.CloneOf(main.descriptor)
-		main.descriptor.Name = proto.String(mainFile)
+		main.descriptor.Name = new(mainFile)
 	}
 	files[mainFile] = main
 	compiler := protocompile.Compiler{Resolver: protocompile.WithStandardImports(
@@ -97,7 +97,7 @@ func (st *state) collect(refs []reference, files map[string]source) error {
 		}
 		file := sourceOf(target.Text)
 		if file.descriptor != nil {
-			file.descriptor.Name = proto.String(ref.Name)
+			file.descriptor.Name = new(ref.Name)
 		}
 		files[ref.Name] = file
 		if err := st.collect(target.References, files); err != nil {
@@ -154,7 +154,7 @@ func (st *state) serialized(sc *schema) (string, error) {
 		return "", err
 	}
 	file.SourceCodeInfo = nil
-	file.Name = proto.String("default")
+	file.Name = new("default")
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(file)
 	if err != nil {
 		return "", err

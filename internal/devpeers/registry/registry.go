@@ -176,10 +176,10 @@ func (s *Server) write() error {
 func guidOf(kind, text string, refs []reference) string {
 	sum := md5.New() //nolint:gosec // see the import
 	for _, part := range []string{kind, text} {
-		fmt.Fprintf(sum, "%d:%s", len(part), part)
+		_, _ = fmt.Fprintf(sum, "%d:%s", len(part), part)
 	}
 	for _, r := range refs {
-		fmt.Fprintf(sum, "%q %q %d", r.Name, r.Subject, r.Version)
+		_, _ = fmt.Fprintf(sum, "%q %q %d", r.Name, r.Subject, r.Version)
 	}
 	id, err := uuid.FromBytes(sum.Sum(nil))
 	if err != nil { // 16 bytes always make one

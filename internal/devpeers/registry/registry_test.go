@@ -287,7 +287,7 @@ func TestConcurrentRegistrationsGiveEachSchemaOneID(t *testing.T) {
 }
 
 func TestStartNamesWhatIsWrong(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer ln.Close()
 	_, err = Start(Config{File: filepath.Join(t.TempDir(), "r.json"), Port: ln.Addr().(*net.TCPAddr).Port})

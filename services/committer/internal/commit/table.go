@@ -224,6 +224,9 @@ func (t *Table) Run(ctx context.Context) error {
 	return nil
 }
 
+// ended reports whether ctx has ended, which is an order here and no error.
+func ended(ctx context.Context) bool { return ctx.Err() != nil }
+
 // own takes the table over and works until ctx ends or the table must not be
 // written any more.
 func (t *Table) own(ctx, work context.Context) error {
@@ -231,7 +234,7 @@ func (t *Table) own(ctx, work context.Context) error {
 		return err
 	}
 	for {
-		stopping := ctx.Err() != nil
+		stopping := ended(ctx)
 		next, err := t.step(work, stopping)
 		if err != nil {
 			return err

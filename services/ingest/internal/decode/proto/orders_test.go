@@ -1,7 +1,6 @@
 package proto_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -20,7 +19,7 @@ import (
 // the decoder makes of the bytes must have the same, in the first batch and in
 // every batch after a Reset.
 func TestBatchesAfterAResetHoldTheValuesThatWereProduced(t *testing.T) {
-	file, err := registry.Compile(context.Background(), "orders.proto", orders.Schema(), nil)
+	file, err := registry.Compile(t.Context(), "orders.proto", orders.Schema(), nil)
 	require.NoError(t, err)
 	md := file.Messages().ByName(protoreflect.FullName(orders.MessageName).Name())
 	candidate, err := proto.Candidate(md, proto.Options{})
