@@ -139,6 +139,21 @@ func TestWellKnownImportsNeedNoReference(t *testing.T) {
 	require.NotContains(t, get(t, s, "/schemas/ids/2"), "schemaType", "AVRO is the unspoken default")
 }
 
+// The Python serializer sends descriptors whose fields have no JSON names.
+func TestDescriptorsWithoutJSONNamesAreAccepted(t *testing.T) {
+	s := fresh(t)
+	id := register(t, s, "money", protobuf(money))
+	raw, err := base64.StdEncoding.DecodeString(get(t, s, "/schemas/ids/1?format=serialized")["schema"].(string))
+	require.NoError(t, err)
+	file := new(descriptorpb.FileDescriptorProto)
+	require.NoError(t, proto.Unmarshal(raw, file))
+	require.Greater(t, len(file.GetMessageType()[0].GetField()), 1, "two nameless fields are needed to collide")
+	dropJSONNames(file.GetMessageType())
+	raw, err = proto.Marshal(file)
+	require.NoError(t, err)
+	require.Equal(t, id, register(t, s, "money", protobuf(base64.StdEncoding.EncodeToString(raw))))
+}
+
 func TestDescriptorFormMeansTheSameSchema(t *testing.T) {
 	s := fresh(t)
 	register(t, s, "money", protobuf(money))

@@ -116,9 +116,39 @@ func parsed(path, text string) (protocompile.SearchResult, error) {
 			return protocompile.SearchResult{}, fmt.Errorf("decoding serialized descriptor: %w", err)
 		}
 		fdp.Name = new(path)
+		nameFieldsInJSON(fdp.GetMessageType())
 		return protocompile.SearchResult{Proto: fdp}, nil
 	}
 	return protocompile.SearchResult{Source: strings.NewReader(text)}, nil
+}
+
+// nameFieldsInJSON gives fields the JSON names that a compiler derives, where a
+// descriptor leaves them out, as the serializers of some languages do: the
+// compiler takes missing names for empty ones, and two of those for a conflict.
+func nameFieldsInJSON(messages []*descriptorpb.DescriptorProto) {
+	for _, m := range messages {
+		for _, f := range m.GetField() {
+			if f.JsonName == nil {
+				f.JsonName = new(jsonName(f.GetName()))
+			}
+		}
+		nameFieldsInJSON(m.GetNestedType())
+	}
+}
+
+// jsonName is the lowerCamelCase name of a field, as Protobuf derives it.
+func jsonName(field string) string {
+	var b strings.Builder
+	upper := false
+	for _, c := range []byte(field) {
+		if upper && 'a' <= c && c <= 'z' {
+			c -= 'a' - 'A'
+		}
+		if upper = c == '_'; !upper {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
 }
 
 // explain names the file, its subject and the line.

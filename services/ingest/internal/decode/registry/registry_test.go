@@ -174,6 +174,25 @@ func TestSerializedDescriptorsAreAccepted(t *testing.T) {
 	require.EqualValues(t, "p.A", s.File.Messages().Get(0).FullName())
 }
 
+// The Python serializer sends descriptors whose fields have no JSON names.
+func TestSerializedDescriptorsWithoutJSONNamesAreAccepted(t *testing.T) {
+	file, err := Compile(t.Context(), "orig.proto", `syntax = "proto3"; message M { int32 a_b = 1; int32 c = 2; message N { int32 d = 1; int32 e = 2; } }`, nil)
+	require.NoError(t, err)
+	fdp := protodesc.ToFileDescriptorProto(file)
+	for _, m := range append(fdp.GetMessageType()[0].GetNestedType(), fdp.GetMessageType()[0]) {
+		for _, f := range m.GetField() {
+			f.JsonName = nil
+		}
+	}
+	raw, err := proto.Marshal(fdp)
+	require.NoError(t, err)
+	f := newFake(t)
+	f.set("/schemas/ids/1", protobufAnswer(base64.StdEncoding.EncodeToString(raw)))
+	s, err := f.client(nil).Schema(t.Context(), Ref{ID: 1})
+	require.NoError(t, err)
+	require.Equal(t, "aB", s.File.Messages().Get(0).Fields().Get(0).JSONName())
+}
+
 // F5: the error of a schema that does not compile names subject, file and line,
 // and it does not touch other schemas.
 func TestBadSchemaIsNamedAndHarmsOnlyItself(t *testing.T) {
