@@ -38,6 +38,9 @@ type Config struct {
 	// Expire is how many snapshots of ours must be ready to go before they are
 	// removed, Keep how many stay in any case; 0 means 50 for both.
 	Expire, Keep int
+	// RedAfter is how long a failure may last before the table is not ready; 0
+	// means three commit intervals, at least 30 s.
+	RedAfter time.Duration
 }
 
 func (c *Config) normal() error {
@@ -46,6 +49,9 @@ func (c *Config) normal() error {
 	}
 	if err := c.Settings.Require(config.Committer); err != nil {
 		return err
+	}
+	if c.RedAfter <= 0 {
+		c.RedAfter = max(redIntervals*c.Settings.Defaults.Commit.Interval, 30*time.Second)
 	}
 	if c.Drain <= 0 {
 		c.Drain = DefaultDrain
@@ -81,7 +87,7 @@ func (c *Config) hubOptions() server.Options {
 		Held:     held / 2,
 		Files:    held / 2,
 		Maintain: maintain.Policy{Every: c.Expire, Keep: c.Keep, MaxLease: set.Reads.MaxLease},
-		RedAfter: max(redIntervals*set.Defaults.Commit.Interval, 30*time.Second),
+		RedAfter: c.RedAfter,
 	}
 }
 

@@ -173,7 +173,10 @@ func (s *Service) Run(ctx context.Context) error {
 }
 
 func (s *Service) drain(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Drain)
+	calls, cancelCalls := context.WithTimeout(ctx, s.cfg.Drain)
+	defer cancelCalls()
+	// A log that takes nothing, as in an outage of the catalog, must not use up the time of the calls as well.
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Drain-s.cfg.Drain/6)
 	defer cancel()
 	errs := make([]error, len(s.pipelines))
 	var wg sync.WaitGroup
@@ -186,7 +189,7 @@ func (s *Service) drain(ctx context.Context) error {
 			s.d.Log.Warn("draining", "error", err)
 		}
 	}
-	return s.server.Drain(ctx)
+	return s.server.Drain(calls)
 }
 
 // connections keeps one client connection per address.
