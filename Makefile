@@ -56,7 +56,7 @@ format: .bin/golangci-lint ## format all Go files
 .PHONY: generate
 generate: .bin/buf .bin/protoc-gen-go .bin/protoc-gen-go-grpc ## make gen/go from proto/, and the generated reference pages
 	PATH="$(CURDIR)/.bin:$$PATH" .bin/buf generate
-	$(GO) test ./internal/config ./test/reference -run 'Reference' -count=1 -update
+	$(GO) test ./internal/config ./test/reference ./cmd/icestream -run 'Reference' -count=1 -update
 
 .PHONY: generate-check
 generate-check: generate ## fail if generated files are not what is committed

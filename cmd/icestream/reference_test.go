@@ -1,0 +1,77 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"github.com/icestream/icestream/internal/run"
+)
+
+var update = flag.Bool("update", false, "rewrite the reference page")
+
+// The page of all verbs and flags is made from the commands themselves.
+func TestCommandReferenceIsCurrent(t *testing.T) {
+	var page bytes.Buffer
+	page.WriteString("# Commands\n\nMade from the commands by `make generate`.\n\n| exit code | name | meaning |\n| --- | --- | --- |\n")
+	for _, c := range run.Codes() {
+		fmt.Fprintf(&page, "| %d | %s | %s |\n", c.Code, c.Name, c.Meaning)
+	}
+	writeCommands(t, &page, rootCommand())
+	path := filepath.Join("..", "..", "docs", "reference", "commands.md")
+	if *update {
+		require.NoError(t, os.WriteFile(path, page.Bytes(), 0o644))
+	}
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, page.String(), string(got), "run: make generate")
+}
+
+func writeCommands(t *testing.T, page *bytes.Buffer, c *cobra.Command) {
+	t.Helper()
+	for _, sub := range c.Commands() {
+		if !sub.IsAvailableCommand() || sub.Name() == "help" || sub.Name() == "completion" {
+			continue
+		}
+		if sub.Runnable() {
+			if sub.Name() != "version" {
+				require.NotEmpty(t, sub.Example, "%s has no example in its help", sub.CommandPath())
+			}
+			writeCommand(page, sub)
+		}
+		writeCommands(t, page, sub)
+	}
+}
+
+func writeCommand(page *bytes.Buffer, c *cobra.Command) {
+	text := c.Long
+	if text == "" {
+		text = c.Short + "."
+	}
+	fmt.Fprintf(page, "\n## %s\n\n%s\n", strings.TrimPrefix(c.UseLine(), "icestream "), text)
+	if c.Example != "" {
+		fmt.Fprintf(page, "\n```sh\n%s\n```\n", strings.ReplaceAll(strings.TrimSpace(c.Example), "\n  ", "\n"))
+	}
+	var rows bytes.Buffer
+	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name == "help" {
+			return
+		}
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		fmt.Fprintf(&rows, "| `%s` | %s | %s |\n", name, f.DefValue, f.Usage)
+	})
+	if rows.Len() > 0 {
+		fmt.Fprintf(page, "\n| flag | default | |\n| --- | --- | --- |\n%s", rows.String())
+	}
+}
