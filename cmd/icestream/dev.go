@@ -45,7 +45,7 @@ produced, the table is audited, and the exit code is 0 only if everything is exa
 			default:
 				return fault.New(fault.InvalidArgument, "output format %q: want text or json", format)
 			}
-			o.Out, o.Terminal = cmd.OutOrStdout(), term.IsTerminal(int(os.Stdout.Fd()))
+			o.Out, o.Width, o.Program = cmd.OutOrStdout(), terminalWidth(), program()
 			return dev.Run(cmd.Context(), o)
 		},
 	}
@@ -76,6 +76,29 @@ produced, the table is audited, and the exit code is 0 only if everything is exa
 		f.IntVar(p.into, p.name+"-port", 0, "port of "+p.name+" on 127.0.0.1 (default a free one)")
 	}
 	return cmd
+}
+
+// terminalWidth is nil when the output is no terminal.
+func terminalWidth() func() int {
+	fd := int(os.Stdout.Fd())
+	if !term.IsTerminal(fd) {
+		return nil
+	}
+	return func() int {
+		width, _, err := term.GetSize(fd)
+		if err != nil || width <= 0 {
+			return 80
+		}
+		return width
+	}
+}
+
+// program is how the user called this tool, for lines to paste.
+func program() string {
+	if exe, err := os.Executable(); err == nil && strings.Contains(exe, "go-build") {
+		return "go run ./cmd/icestream" // the binary is gone when it has ended
+	}
+	return os.Args[0]
 }
 
 func checkPlant(f catalog.Fault) error {

@@ -59,9 +59,13 @@ type Options struct {
 	Config      string
 	NoGenerator bool
 	JSON        bool
-	Terminal    bool
-	Ports       Ports
-	Out         io.Writer
+	// Width of the terminal in characters, asked for at every line; nil when Out
+	// is no terminal.
+	Width func() int
+	// Program is how the user calls this tool, for lines to paste.
+	Program string
+	Ports   Ports
+	Out     io.Writer
 }
 
 // Run carries a whole run out. The error is nil only if everything was verified
@@ -72,15 +76,17 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return fmt.Errorf("finding the folder of the run: %w", err)
 	}
-	if _, err = prepareFolder(o.Dir, o.Keep); err != nil {
+	lock, err := prepareFolder(o.Dir, o.Keep)
+	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
 	logs, err := os.OpenFile(filepath.Join(o.Dir, logFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("opening the log of the run: %w", err)
 	}
 	defer func() { err = errors.Join(err, logs.Close()) }()
-	r := &runner{o: o, view: newView(o.Out, o.JSON, o.Terminal), started: time.Now()}
+	r := &runner{o: o, view: newView(o.Out, o.JSON, o.Width), started: time.Now()}
 	defer r.view.end()
 
 	r.peers, err = startPeers(ctx, o.Dir, o.Ports, slog.New(slog.NewJSONHandler(logs, nil)))
@@ -93,10 +99,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	if r.process, err = boot.Open(ctx, c, logs); err != nil {
-		return taken(err, "--metrics-port")
+		return takenService(err, o.Ports)
 	}
 	if r.stack, err = stack.New(ctx, r.process); err != nil {
-		return err
+		return takenService(err, o.Ports)
 	}
 	if err := r.announce(); err != nil {
 		return err

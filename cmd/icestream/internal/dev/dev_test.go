@@ -3,12 +3,17 @@ package dev
 import (
 	"bytes"
 	"encoding/json"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/icestream/icestream/internal/devpeers"
 )
 
 func TestAFolderWithOtherFilesIsNeverCleared(t *testing.T) {
@@ -22,26 +27,55 @@ func TestAFolderWithOtherFilesIsNeverCleared(t *testing.T) {
 
 func TestTheNextRunClearsItsOwnFolderUnlessToldToKeep(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	continued, err := prepareFolder(dir, false)
+	lock, err := prepareFolder(dir, false)
 	require.NoError(t, err)
-	require.False(t, continued)
 	left := filepath.Join(dir, "kafka", "log")
 	require.NoError(t, os.MkdirAll(left, 0o755))
+	require.NoError(t, lock.Close())
 
-	continued, err = prepareFolder(dir, true)
+	lock, err = prepareFolder(dir, true)
 	require.NoError(t, err)
-	require.True(t, continued)
 	require.DirExists(t, left)
+	require.NoError(t, lock.Close())
 
-	_, err = prepareFolder(dir, false)
+	lock, err = prepareFolder(dir, false)
 	require.NoError(t, err)
 	require.NoDirExists(t, left)
 	require.FileExists(t, filepath.Join(dir, markerFile))
+	require.NoError(t, lock.Close())
+}
+
+func TestTheFolderOfARunningRunIsLeftAlone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	lock, err := prepareFolder(dir, false)
+	require.NoError(t, err)
+	left := filepath.Join(dir, "catalog.db")
+	require.NoError(t, os.WriteFile(left, nil, 0o600))
+	for _, keep := range []bool{false, true} {
+		_, err = prepareFolder(dir, keep)
+		require.ErrorContains(t, err, "another `icestream dev` is running")
+		require.FileExists(t, left)
+	}
+	require.NoError(t, lock.Close())
+}
+
+func TestATakenPortNamesItsFlag(t *testing.T) {
+	ln, err := devpeers.Listen(0)
+	require.NoError(t, err)
+	defer func() { _ = ln.Close() }()
+	port := ln.Addr().(*net.TCPAddr).Port
+	for flag, ports := range map[string]Ports{
+		"--kafka-port": {Kafka: port}, "--registry-port": {Registry: port}, "--catalog-port": {Catalog: port}, "--metrics-port": {Metrics: port},
+		"--ingest-port": {Ingest: port}, "--buffer-port": {Buffer: port}, "--committer-port": {Committer: port}, "--readstate-port": {Readstate: port},
+	} {
+		err := Run(t.Context(), Options{Dir: filepath.Join(t.TempDir(), "run"), Records: 1, Ports: ports, Out: io.Discard})
+		require.ErrorContains(t, err, flag)
+	}
 }
 
 func TestAProgramGetsOneObjectALine(t *testing.T) {
 	var out bytes.Buffer
-	v := newView(&out, true, true)
+	v := newView(&out, true, nil)
 	v.say("started", "two\nlines", map[string]any{"kafka": "127.0.0.1:9092"})
 	v.stats(Stats{Elapsed: 1500 * time.Millisecond, Produced: 7})
 	lines := bytes.Split(bytes.TrimSpace(out.Bytes()), []byte("\n"))
@@ -52,14 +86,44 @@ func TestAProgramGetsOneObjectALine(t *testing.T) {
 	require.Equal(t, "127.0.0.1:9092", first["kafka"])
 	require.InDelta(t, 1.5, second["seconds"], 1e-9)
 	require.InDelta(t, 7, second["produced"], 1e-9)
+	require.Nil(t, second["committed_freshness_seconds"], "nothing is committed yet, so nothing is fresh")
 }
 
 func TestPlainLinesComeEverySoOften(t *testing.T) {
 	var out bytes.Buffer
-	v := newView(&out, false, false)
+	v := newView(&out, false, nil)
 	for i := range 10 {
 		v.stats(Stats{Elapsed: time.Duration(i+1) * 500 * time.Millisecond, Produced: 1_234_567})
 	}
 	require.Equal(t, 3, bytes.Count(out.Bytes(), []byte("\n")), "%s", out.String())
 	require.Contains(t, out.String(), "produced 1,234,567")
+}
+
+// A line that wraps cannot be taken away again, and the screen would fill up.
+func TestLiveLinesFitTheTerminal(t *testing.T) {
+	var out bytes.Buffer
+	v := newView(&out, false, func() int { return 40 })
+	s := Stats{Produced: 1_234_567_890, Hot: 1_000_000, Committed: 123_456_789, Quarantined: 1000, HotFreshness: new(0.25)}
+	v.stats(s)
+	for _, line := range strings.Split(out.String(), "\n") {
+		require.LessOrEqual(t, len([]rune(line)), 39)
+	}
+	out.Reset()
+	v.stats(s)
+	require.Contains(t, out.String(), "\r\x1b[2A\x1b[J", "the three lines of before are taken away")
+	out.Reset()
+	v.say("x", "an event", nil)
+	v.stats(s)
+	require.Contains(t, out.String(), "an event\n")
+	require.Equal(t, 1, strings.Count(out.String(), "\x1b[J"), "an event stays on the screen")
+}
+
+func TestOwnTablesAreSaidOnceUntilTheyChange(t *testing.T) {
+	var out bytes.Buffer
+	v := newView(&out, false, nil)
+	waiting := []string{"ingest/pipeline/a: the topic does not exist"}
+	v.tables(time.Second, nil, waiting)
+	v.tables(2*time.Second, nil, waiting)
+	v.tables(3*time.Second, []TableStats{{Table: "a.b", HotRows: 5, State: "serving"}}, nil)
+	require.Equal(t, "   1.0s  waiting: ingest/pipeline/a: the topic does not exist\n   3.0s  a.b: 5 hot rows · snapshot 0 · serving\n", out.String())
 }

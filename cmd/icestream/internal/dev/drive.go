@@ -78,6 +78,7 @@ func (r *runner) drive(outer, inner context.Context) error {
 
 // generated runs the generator and proves that everything came through.
 func (d *driver) generated(outer, inner context.Context) error {
+	before := d.ledger.Total() // by earlier runs, with --keep
 	producer, produced, err := d.produce(outer)
 	if err != nil {
 		return err
@@ -86,7 +87,7 @@ func (d *driver) generated(outer, inner context.Context) error {
 	defer stop()
 	faults := make(chan error, 1)
 	var wg sync.WaitGroup
-	wg.Go(func() { d.watch(work, func() int64 { return int64(producer.Acknowledged()) }) })
+	wg.Go(func() { d.watch(work, func() int64 { return before + int64(producer.Acknowledged()) }) })
 	wg.Go(func() { d.readAtRandom(work, faults) })
 	select {
 	case err = <-produced:
@@ -160,12 +161,16 @@ func (d *driver) measure(ctx context.Context, produced int64) Stats {
 		d.lastSnapshot = id
 	}
 	// A reader who sees everything is as fresh as can be, however old that is.
-	s.HotFreshness = 0
-	if !newest.IsZero() && s.Lag > 0 {
-		s.HotFreshness = max(0, now.Sub(newest).Seconds())
+	s.HotFreshness, s.CommittedFreshness = nil, nil
+	switch {
+	case s.Visible == 0:
+	case s.Lag == 0:
+		s.HotFreshness = new(0.0)
+	case !newest.IsZero():
+		s.HotFreshness = new(max(0, now.Sub(newest).Seconds()))
 	}
 	if !d.lastCommit.IsZero() {
-		s.CommittedFreshness = now.Sub(d.lastCommit).Seconds()
+		s.CommittedFreshness = new(now.Sub(d.lastCommit).Seconds())
 	}
 	s.Quarantined = d.ledger.Count(orders.OutcomeQuarantine)
 	d.last = s
@@ -290,9 +295,16 @@ func (d *driver) verify(ctx context.Context) error {
 		"audit": audit.Verdict.String(), "first_hot_row_seconds": d.firstHot.Seconds(), "seconds": time.Since(d.started).Seconds(),
 	})
 	var errs []error
-	for what, r := range map[string]orders.Report{"union": union, "table files": files, "quarantine": quarantine} {
-		if !r.OK() {
-			errs = append(errs, violated("the "+what+" differs from what was produced", r))
+	for _, c := range []struct {
+		what   string
+		report orders.Report
+	}{
+		{"the union of hot and cold differs", union},
+		{"the files of the table differ", files},
+		{"the quarantine differs", quarantine},
+	} {
+		if !c.report.OK() {
+			errs = append(errs, violated(c.what+" from what was produced", c.report))
 		}
 	}
 	if code := audit.Verdict.Code(); code != run.OK {
@@ -348,11 +360,11 @@ func (d *driver) next() string {
 		location = desc.GetCommit().GetMetadataLocation()
 	}
 	return fmt.Sprintf(`now try:
-  icestream read --dir %s %s --limit 5
-  icestream audit --dir %s %s
+  %s read --dir %s %s --limit 5
+  %s audit --dir %s %s
   duckdb -c "INSTALL iceberg; LOAD iceberg; SELECT count(*) FROM iceberg_scan('%s')"
   python -c "from pyiceberg.catalog.sql import SqlCatalog; print(SqlCatalog('icestream', uri='sqlite:///%s', warehouse='%s').load_table('%s').scan().to_arrow().num_rows)"`,
-		d.o.Dir, tableName, d.o.Dir, tableName, location, d.peers.catalog.DatabasePath(), d.peers.catalog.Warehouse(), tableName)
+		d.o.Program, d.o.Dir, tableName, d.o.Program, d.o.Dir, tableName, location, d.peers.catalog.DatabasePath(), d.peers.catalog.Warehouse(), tableName)
 }
 
 // own runs the user's pipelines until Ctrl-C, then commits and audits each table.
@@ -371,6 +383,8 @@ func (d *driver) own(outer, inner context.Context) error {
 	}
 }
 
+// ownStats shows every table, and what the services wait for: a topic that nobody
+// has made yet, records that none can decode.
 func (d *driver) ownStats(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -378,11 +392,17 @@ func (d *driver) ownStats(ctx context.Context) {
 	if err != nil {
 		return
 	}
+	tables := make([]TableStats, 0, len(list.GetTables()))
 	for _, t := range list.GetTables() {
-		d.view.say("table", fmt.Sprintf("%6.1fs  %s: %s hot rows · snapshot %d · %s", time.Since(d.started).Seconds(), t.GetTable(),
-			count(t.GetHotRows()), t.GetSnapshotId(), t.GetState()),
-			map[string]any{"table": t.GetTable(), "hot_rows": t.GetHotRows(), "snapshot": t.GetSnapshotId(), "state": t.GetState()})
+		tables = append(tables, TableStats{t.GetTable(), t.GetHotRows(), t.GetSnapshotId(), t.GetState()})
 	}
+	var waiting []string
+	for _, c := range d.process.Health.Report("").Components {
+		if !c.Ready && c.Reason != "" {
+			waiting = append(waiting, c.Name+": "+c.Reason)
+		}
+	}
+	d.view.tables(time.Since(d.started), tables, waiting)
 }
 
 func (d *driver) ownEnd(ctx context.Context) error {
@@ -392,8 +412,11 @@ func (d *driver) ownEnd(ctx context.Context) error {
 	if err != nil {
 		return wire.FromStatus(err)
 	}
+	d.view.end()
 	var errs []error
+	next := "now try:"
 	for _, t := range list.GetTables() {
+		next += fmt.Sprintf("\n  %s read --dir %s %s --limit 5", d.o.Program, d.o.Dir, t.GetTable())
 		if _, err := d.admin.CommitNow(ctx, &committerv1.CommitNowRequest{Table: t.GetTable()}); err != nil {
 			errs = append(errs, wire.FromStatus(err))
 			continue
@@ -408,5 +431,9 @@ func (d *driver) ownEnd(ctx context.Context) error {
 			errs = append(errs, run.WithCode(code, fault.New(fault.Corrupt, "the audit of %s says: %s", t.GetTable(), audit.Verdict)))
 		}
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || len(list.GetTables()) == 0 {
+		return err
+	}
+	d.view.say("next", next, map[string]any{"exit_code": 0})
+	return nil
 }

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/icestream/icestream/internal/devpeers"
@@ -17,6 +19,7 @@ import (
 	"github.com/icestream/icestream/internal/devpeers/kafka"
 	"github.com/icestream/icestream/internal/devpeers/registry"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/run"
 )
 
 // Ports of the embedded peers and services on 127.0.0.1; 0 takes a free one.
@@ -57,6 +60,35 @@ func startPeers(ctx context.Context, dir string, ports Ports, log *slog.Logger) 
 func taken(err error, flag string) error {
 	if errors.Is(err, devpeers.ErrPortInUse) {
 		return fault.New(fault.InvalidArgument, "%w: choose another one with %s, or 0 for a free one", err, flag)
+	}
+	return err
+}
+
+// takenService does the same for the addresses that the services and the metrics
+// listen on.
+func takenService(err error, ports Ports) error {
+	var op *net.OpError
+	if !errors.Is(err, syscall.EADDRINUSE) || !errors.As(err, &op) {
+		return err
+	}
+	at, ok := op.Addr.(*net.TCPAddr)
+	if !ok {
+		return err
+	}
+	for _, p := range []struct {
+		port int
+		flag string
+	}{
+		{ports.Metrics, "--metrics-port"},
+		{ports.Ingest, "--ingest-port"},
+		{ports.Buffer, "--buffer-port"},
+		{ports.Committer, "--committer-port"},
+		{ports.Readstate, "--readstate-port"},
+	} {
+		if p.port == at.Port {
+			return run.WithCode(run.CannotTell, fault.New(fault.InvalidArgument,
+				"port %d is in use: choose another one with %s, or 0 for a free one", at.Port, p.flag))
+		}
 	}
 	return err
 }

@@ -4,13 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 )
 
-// Stats is one moment of a run, as the live view shows it.
+// Stats is one moment of a run with the generator, as the live view shows it.
 type Stats struct {
 	Elapsed     time.Duration `json:"-"`
 	Seconds     float64       `json:"seconds"`
@@ -22,41 +22,70 @@ type Stats struct {
 	Lag         int64         `json:"lag"`
 	Commits     int64         `json:"commits"`
 	Reads       int64         `json:"reads_checked"`
-	// Freshness of the newest record that a reader sees, hot and from the
-	// snapshot alone, in seconds.
-	HotFreshness       float64 `json:"hot_freshness_seconds"`
-	CommittedFreshness float64 `json:"committed_freshness_seconds"`
+	// Freshness of what a reader sees, hot and from the snapshot alone, in
+	// seconds; null while there is nothing to see.
+	HotFreshness       *float64 `json:"hot_freshness_seconds"`
+	CommittedFreshness *float64 `json:"committed_freshness_seconds"`
+}
+
+// TableStats is one moment of one table in a run of the user's own pipelines.
+type TableStats struct {
+	Table    string `json:"table"`
+	HotRows  int64  `json:"hot_rows"`
+	Snapshot int64  `json:"snapshot"`
+	State    string `json:"state"`
 }
 
 // view shows a run to people or programs. Safe for concurrent use.
 type view interface {
-	// stats shows the present moment.
+	// stats shows the present moment of the generator's table.
 	stats(s Stats)
+	// tables shows the present moment of the user's tables, and what waits.
+	tables(elapsed time.Duration, tables []TableStats, waiting []string)
 	// say tells of an event: a word for programs, a sentence for people, facts.
 	say(event, sentence string, facts map[string]any)
-	// end takes the live line away.
+	// end leaves the last moment on the screen.
 	end()
 }
 
-// newView picks the view: JSON lines, a live line on a terminal, or plain lines.
-func newView(out io.Writer, asJSON, terminal bool) view {
+// newView picks the view: JSON lines, live lines on a terminal that is as wide as
+// width says, or plain lines.
+func newView(out io.Writer, asJSON bool, width func() int) view {
 	switch {
 	case asJSON:
 		return &jsonView{enc: json.NewEncoder(out)}
-	case terminal:
-		return &liveView{out: out}
+	case width != nil:
+		return &liveView{out: out, width: width}
 	default:
 		return &plainView{out: out, every: 2 * time.Second}
 	}
 }
 
-func (s Stats) line() string {
-	return fmt.Sprintf("produced %s · hot %s · committed %s · quarantined %d · lag %s · fresh %s hot, %s committed · %d commits · %d reads exact",
-		count(s.Produced), count(s.Hot), count(s.Committed), s.Quarantined, count(s.Lag),
-		seconds(s.HotFreshness), seconds(s.CommittedFreshness), s.Commits, s.Reads)
+// lines are short, so that a terminal of 80 columns shows them whole.
+func (s Stats) lines() []string {
+	return []string{
+		fmt.Sprintf("produced %s · hot %s · committed %s · quarantined %s", count(s.Produced), count(s.Hot), count(s.Committed), count(s.Quarantined)),
+		fmt.Sprintf("lag %s · fresh %s hot, %s committed", count(s.Lag), age(s.HotFreshness), age(s.CommittedFreshness)),
+		fmt.Sprintf("%d commits · %d reads exact", s.Commits, s.Reads),
+	}
 }
 
-// count prints a number with thin groups of three digits.
+func (t TableStats) line() string {
+	return fmt.Sprintf("%s: %s hot rows · snapshot %d · %s", t.Table, count(t.HotRows), t.Snapshot, t.State)
+}
+
+func tableLines(tables []TableStats, waiting []string) []string {
+	lines := make([]string, 0, len(tables)+len(waiting))
+	for _, t := range tables {
+		lines = append(lines, t.line())
+	}
+	for _, w := range waiting {
+		lines = append(lines, "waiting: "+w)
+	}
+	return lines
+}
+
+// count prints a number in groups of three digits.
 func count(n int64) string {
 	s := fmt.Sprint(n)
 	var b strings.Builder
@@ -69,14 +98,17 @@ func count(n int64) string {
 	return b.String()
 }
 
-func seconds(f float64) string {
+// age prints seconds for people; "–" where there is nothing to be fresh.
+func age(f *float64) string {
 	switch {
-	case f <= 0:
+	case f == nil:
+		return "–"
+	case *f <= 0:
 		return "now"
-	case f < 1:
-		return fmt.Sprintf("%.0f ms", f*1000)
+	case *f < 1:
+		return fmt.Sprintf("%.0f ms", *f*1000)
 	default:
-		return fmt.Sprintf("%.1f s", f)
+		return fmt.Sprintf("%.1f s", *f)
 	}
 }
 
@@ -86,6 +118,7 @@ type plainView struct {
 	out   io.Writer
 	every time.Duration
 	last  time.Duration
+	shown []string
 }
 
 func (v *plainView) stats(s Stats) {
@@ -95,7 +128,19 @@ func (v *plainView) stats(s Stats) {
 		return
 	}
 	v.last = s.Elapsed
-	_, _ = fmt.Fprintf(v.out, "%6.1fs  %s\n", s.Elapsed.Seconds(), s.line())
+	_, _ = fmt.Fprintf(v.out, "%6.1fs  %s\n", s.Elapsed.Seconds(), strings.Join(s.lines(), " · "))
+}
+
+func (v *plainView) tables(elapsed time.Duration, tables []TableStats, waiting []string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	lines := tableLines(tables, waiting)
+	for _, line := range lines {
+		if !slices.Contains(v.shown, line) {
+			_, _ = fmt.Fprintf(v.out, "%6.1fs  %s\n", elapsed.Seconds(), line)
+		}
+	}
+	v.shown = lines
 }
 
 func (v *plainView) say(_, sentence string, _ map[string]any) {
@@ -106,39 +151,74 @@ func (v *plainView) say(_, sentence string, _ map[string]any) {
 
 func (v *plainView) end() {}
 
-// liveView keeps one line at the bottom of a terminal up to date.
+// liveView keeps a few lines at the bottom of a terminal up to date.
 type liveView struct {
-	mu  sync.Mutex
-	out io.Writer
-	on  bool
+	mu    sync.Mutex
+	out   io.Writer
+	width func() int
+	block []string // what stands at the bottom; the cursor is at its end
 }
 
-// clearLine goes to the first column and erases to the end of the line.
-const clearLine = "\r\x1b[K"
+// clearBelow erases from the cursor to the end of the screen.
+const clearBelow = "\x1b[J"
 
-func (v *liveView) stats(s Stats) {
+func (v *liveView) stats(s Stats) { v.show(s.Elapsed, s.lines()) }
+
+func (v *liveView) tables(elapsed time.Duration, tables []TableStats, waiting []string) {
+	v.show(elapsed, tableLines(tables, waiting))
+}
+
+func (v *liveView) show(elapsed time.Duration, lines []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.on = true
-	_, _ = fmt.Fprintf(v.out, clearLine+"%5.1fs %s", s.Elapsed.Seconds(), s.line())
+	block := make([]string, len(lines))
+	for i, line := range lines {
+		head := "         "
+		if i == 0 {
+			head = fmt.Sprintf("%6.1fs  ", elapsed.Seconds())
+		}
+		block[i] = cut(head+line, v.width()-1)
+	}
+	_, _ = io.WriteString(v.out, v.erase()+strings.Join(block, "\n"))
+	v.block = block
 }
 
+// erase takes the block away and leaves the cursor where it began. A line that
+// wrapped could not be taken away: that is why they are cut.
+func (v *liveView) erase() string {
+	if len(v.block) == 0 {
+		return ""
+	}
+	up := ""
+	if n := len(v.block) - 1; n > 0 {
+		up = fmt.Sprintf("\x1b[%dA", n)
+	}
+	return "\r" + up + clearBelow
+}
+
+// cut shortens a line to at most n characters.
+func cut(line string, n int) string {
+	if r := []rune(line); n > 0 && len(r) > n {
+		return string(r[:n-1]) + "…"
+	}
+	return line
+}
+
+// say prints above the block, which comes back with the next moment.
 func (v *liveView) say(_, sentence string, _ map[string]any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.on {
-		_, _ = io.WriteString(v.out, clearLine)
-	}
-	_, _ = fmt.Fprintln(v.out, sentence)
+	_, _ = fmt.Fprintln(v.out, v.erase()+sentence)
+	v.block = nil
 }
 
 func (v *liveView) end() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.on {
+	if len(v.block) > 0 {
 		_, _ = fmt.Fprintln(v.out)
 	}
-	v.on = false
+	v.block = nil
 }
 
 // jsonView prints one object a line.
@@ -157,11 +237,28 @@ func (v *jsonView) stats(s Stats) {
 	}{"stats", s})
 }
 
+func (v *jsonView) tables(elapsed time.Duration, tables []TableStats, waiting []string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, t := range tables {
+		_ = v.enc.Encode(struct {
+			Event   string  `json:"event"`
+			Seconds float64 `json:"seconds"`
+			TableStats
+		}{"table", elapsed.Seconds(), t})
+	}
+	if len(waiting) > 0 {
+		_ = v.enc.Encode(map[string]any{"event": "waiting", "seconds": elapsed.Seconds(), "reasons": waiting})
+	}
+}
+
 func (v *jsonView) say(event, sentence string, facts map[string]any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	object := map[string]any{"event": event}
-	maps.Copy(object, facts)
+	for k, x := range facts {
+		object[k] = x
+	}
 	if sentence != "" {
 		object["text"] = sentence
 	}
