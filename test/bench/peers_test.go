@@ -116,8 +116,11 @@ func servePeers(dir string, in io.Reader, out io.Writer) (err error) {
 	}
 	for orders := json.NewDecoder(bufio.NewReader(in)); ; {
 		var o order
-		if err := orders.Decode(&o); err != nil {
-			return nil //nolint:nilerr // the end of input is the end of work
+		switch err := orders.Decode(&o); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
 		}
 		done, err := fill(ctx, k, r.URL(), o)
 		if err != nil {

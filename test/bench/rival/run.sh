@@ -5,8 +5,9 @@
 #
 #   run.sh [gate]      gate: fail when a ratio misses its aim
 #
-# EVENTS and ORDERS are the numbers of rows (2000000, 500000), ROUNDS how often each runs (3), RIVAL_HOME the folder of
-# jars (kept), WHO which of the two ("connect icestream"), RIVAL_RUN the folder of the run (removed at the end unless KEEP is set), RIVAL_PORT the base of the ports.
+# EVENTS and ORDERS are the numbers of rows (2000000, 500000), ROUNDS how often each runs (3), WHO which of the two
+# ("connect icestream"), RIVAL_HOME the folder of jars (kept), RIVAL_RUN the folder of the run (removed at the end unless
+# KEEP is set or the run fails), RIVAL_PORT the base of the ports.
 # shellcheck source-path=SCRIPTDIR
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 peers=$here/../../e2e/peers
