@@ -81,6 +81,41 @@ func TestACatalogOutageUnderFullRateEndsByItself(t *testing.T) {
 	w.verify("shop.orders", l.ledger)
 }
 
+// The catalog is away at the first commit of a new table, and the committer is restarted meanwhile: nothing is lost,
+// though Kafka's group may know no position and the table no file yet (C13).
+func TestACatalogThatIsAwayAtTheFirstCommitLosesNothing(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("committer restarted %v", restarted), func(t *testing.T) {
+			w := newWorld(t, ordersText)
+			w.redAfter = time.Second
+			l := w.produce("orders", 4, 20_000, 0)
+			l.wait()
+			w.start()
+			w.eventually(func() error {
+				if seen, _ := w.visible("shop.orders", "orders"); seen <= 0 {
+					return fmt.Errorf("nothing is visible yet: %s", w.reasons(discovery.Ingest))
+				}
+				return nil
+			})
+			w.stopCatalog()
+			w.red(discovery.Committer, local(w.ports.catalog))
+			have, err := w.committed("shop.orders", "orders")
+			require.NoError(t, err)
+			if restarted {
+				w.restart(discovery.Committer)
+				w.red(discovery.Committer, local(w.ports.catalog))
+			}
+			for p, at := range w.groupOffsets("orders", "orders") {
+				require.LessOrEqual(t, at, have[p], "Kafka's group is ahead of the table (G2)")
+			}
+			w.startCatalog()
+			w.ready()
+			w.settle("shop.orders", "orders")
+			w.verify("shop.orders", l.ledger)
+		})
+	}
+}
+
 // watchBudgets returns the greatest values of the queues until ctx ends.
 func (w *world) watchBudgets(ctx context.Context) map[string]float64 {
 	most := map[string]float64{}

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/iceberg-go/catalog/rest"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
@@ -132,11 +134,12 @@ func (w *world) committed(table, topic string) (map[int32]int64, error) {
 	return out, nil
 }
 
-// visible returns how many offsets of a topic readers see, and how many the topic has.
+// visible returns how many offsets of a topic readers see, and how many the topic has; (-1, 0) without an answer.
 func (w *world) visible(table, topic string) (seen, end int64) {
-	w.t.Helper()
 	desc, err := w.describe(table)
-	require.NoError(w.t, err)
+	if err != nil { // not there yet
+		return -1, 0
+	}
 	for _, p := range desc.GetPartitions() {
 		if p.GetPartition().GetTopic() == topic {
 			seen += p.GetVisible()
@@ -202,9 +205,15 @@ func (w *world) verify(table string, ledger *orders.Ledger) {
 // audit proves G1 from the table alone.
 func (w *world) audit(table string) {
 	w.t.Helper()
-	report, err := committer.Audit(w.t.Context(), w.settings, table, committer.AuditOptions{Deep: true, Log: w.log})
-	require.NoError(w.t, err)
+	report := w.auditOf(table, true)
 	require.Equal(w.t, committer.Proven, report.Verdict, "%s", report)
+}
+
+func (w *world) auditOf(table string, deep bool) committer.Report {
+	w.t.Helper()
+	report, err := committer.Audit(w.t.Context(), w.settings, table, committer.AuditOptions{Deep: deep, Log: w.log})
+	require.NoError(w.t, err)
+	return report
 }
 
 // chunks is an Arrow IPC stream that comes in pieces.
@@ -245,4 +254,65 @@ func eachBatch(r io.Reader, fn func(arrow.RecordBatch) error) error {
 		return err
 	}
 	return nil
+}
+
+// readHot reads the hot rows of a table by the tickets of a read.
+func readHot(ctx context.Context, conn grpc.ClientConnInterface, table string, fn func(arrow.RecordBatch) error) error {
+	api := readstatev1.NewReadStateServiceClient(conn)
+	begin, err := api.BeginRead(ctx, &readstatev1.BeginReadRequest{Table: table})
+	if err != nil {
+		return wire.FromStatus(err)
+	}
+	for _, ticket := range begin.GetHot().GetTickets() {
+		stream, err := api.ReadHot(ctx, &readstatev1.ReadHotRequest{Ticket: ticket})
+		if err != nil {
+			return wire.FromStatus(err)
+		}
+		err = eachBatch(&chunks{next: func() ([]byte, error) {
+			m, err := stream.Recv()
+			return m.GetChunk().GetData(), err
+		}}, fn)
+		if err != nil {
+			return err
+		}
+	}
+	_, err = api.EndRead(ctx, &readstatev1.EndReadRequest{ReadId: begin.GetReadId()})
+	return wire.FromStatus(err)
+}
+
+// tailRows tails a table from its start until so many rows have come.
+func tailRows(ctx context.Context, conn grpc.ClientConnInterface, table string, rows int, fn func(arrow.RecordBatch) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	stream, err := readstatev1.NewReadStateServiceClient(conn).Tail(ctx, &readstatev1.TailRequest{Table: table, FromStart: true})
+	if err != nil {
+		return wire.FromStatus(err)
+	}
+	for rows > 0 {
+		m, err := stream.Recv()
+		if err != nil {
+			return wire.FromStatus(err)
+		}
+		if m.GetRows() == nil {
+			continue
+		}
+		rows -= int(m.GetRows().GetRows())
+		if err := eachBatch(bytes.NewReader(m.GetRows().GetData()), fn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// specOf returns the partition spec of a table in words, and how many data files it has, by the Iceberg library.
+func (w *world) specOf(namespace, name string) (spec string, files int) {
+	w.t.Helper()
+	cat, err := rest.NewCatalog(w.t.Context(), "check", "http://"+local(w.ports.catalog))
+	require.NoError(w.t, err)
+	tbl, err := cat.LoadTable(w.t.Context(), []string{namespace, name})
+	require.NoError(w.t, err)
+	tasks, err := tbl.Scan().PlanFiles(w.t.Context())
+	require.NoError(w.t, err)
+	s := tbl.Spec()
+	return s.String(), len(tasks)
 }
