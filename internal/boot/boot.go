@@ -23,10 +23,6 @@ import (
 	"github.com/icestream/icestream/internal/wire"
 )
 
-// gcPercent trades memory for speed: the heap is large pointer-free buffers, and
-// collecting at the default 100 costs a third of the throughput.
-const gcPercent = 400
-
 // Version returns the module version or revision of the build, and the Go version.
 func Version() string {
 	v := "(devel)"
@@ -94,14 +90,6 @@ func Dial(address string, maxMessage int) (*grpc.ClientConn, error) {
 	return rpc.Dial(address, rpc.Options{
 		Service: "cli", Codec: wire.Codec{}, ToStatus: wire.ToStatus, FromStatus: wire.FromStatus, MaxMessage: maxMessage,
 	})
-}
-
-// Tune sets the garbage collector as the services want it, unless the
-// environment already says how (GOGC, GOMEMLIMIT).
-func Tune() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 }
 
 // Main is the main function of a service binary: flags, configuration, life

@@ -8,6 +8,7 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -178,7 +179,7 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch m := v.(type) {
 	case *AppendFrame:
 		*m = AppendFrame{}
-		buf := data.Materialize()
+		buf := gather(data)
 		entry, _, err := splitEntry(buf, appendRequestEntry)
 		if err != nil {
 			return err
@@ -191,7 +192,7 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return err
 	case *FollowFrame:
 		*m = FollowFrame{}
-		buf := data.Materialize()
+		buf := gather(data)
 		entry, seq, err := splitEntry(buf, followAppend)
 		if err != nil {
 			return err
@@ -214,6 +215,16 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	default:
 		return fmt.Errorf("decoding into %T: %w", v, errNotProto)
 	}
+}
+
+// gather copies a received message into memory of its own. bytes.Join does not
+// clear the memory first, which for messages of a MiB is a quarter of the work.
+func gather(data mem.BufferSlice) []byte {
+	pieces := make([][]byte, len(data))
+	for i, b := range data {
+		pieces[i] = b.ReadOnlyData()
+	}
+	return bytes.Join(pieces, nil)
 }
 
 func unmarshalProto(b []byte, m proto.Message) error {

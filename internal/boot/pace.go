@@ -1,0 +1,58 @@
+package boot
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+)
+
+// The collector is paced by headroom instead of a percentage. Live memory is
+// large buffers without pointers, bounded by budgets in bytes: a percentage of it
+// is too little while the process is young (a collection every few MiB) and far
+// too much when budgets are full (several times the budget in garbage).
+const (
+	headroom   = 64 << 20 // garbage between two collections
+	leastPace  = 30       // percent of the live heap, when it is very large
+	mostPace   = 1000
+	firstPace  = mostPace // until the first collection has measured the live heap
+	liveMetric = "/gc/heap/live:bytes"
+)
+
+// Tune paces the garbage collector for the services, unless the environment says
+// how (GOGC, GOMEMLIMIT). Calling it again changes nothing.
+func Tune() {
+	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
+		return
+	}
+	debug.SetGCPercent(firstPace)
+	watchCollections(&collection{sample: []metrics.Sample{{Name: liveMetric}}})
+}
+
+// collection is unreachable from the start, so its finalizer runs after each
+// collection, sets the pace of the next, and arms itself again.
+type collection struct {
+	sample []metrics.Sample
+	pace   int
+}
+
+func watchCollections(c *collection) {
+	runtime.SetFinalizer(c, func(c *collection) {
+		metrics.Read(c.sample)
+		if c.sample[0].Value.Kind() == metrics.KindUint64 {
+			if next := paceFor(c.sample[0].Value.Uint64()); next != c.pace {
+				c.pace = next
+				debug.SetGCPercent(next)
+			}
+		}
+		watchCollections(c)
+	})
+}
+
+// paceFor is the percentage of live bytes that makes the headroom.
+func paceFor(live uint64) int {
+	if live == 0 {
+		return mostPace
+	}
+	return int(min(max(headroom*100/live, leastPace), mostPace))
+}
