@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -31,12 +34,19 @@ func (t *target) flags(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&t.set, "set", nil, "override a setting, as path=value")
 }
 
+// path is the configuration file.
+func (t *target) path() string {
+	if t.dir != "" {
+		return filepath.Join(t.dir, dev.ConfigFile)
+	}
+	return t.config
+}
+
 // load reads the configuration that the flags name. Every complaint about it
 // ends the command with the exit code for configuration.
 func (t *target) load(cmd *cobra.Command) (*config.Config, error) {
-	path := t.config
+	path := t.path()
 	if t.dir != "" {
-		path = filepath.Join(t.dir, dev.ConfigFile)
 		if _, err := os.Stat(path); err != nil {
 			return nil, fault.New(fault.NotFound, "%s is no folder of `icestream dev`: %w", t.dir, err)
 		}
@@ -56,6 +66,15 @@ func (t *target) load(cmd *cobra.Command) (*config.Config, error) {
 	return c, run.WithCode(run.BadConfig, err)
 }
 
+// file loads the configuration for a command that is nothing without one.
+func (t *target) file(cmd *cobra.Command) (*config.Config, error) {
+	if t.config == "" && t.dir == "" {
+		return nil, run.WithCode(run.BadConfig, fault.New(fault.InvalidArgument,
+			"no configuration is named: give one with -c FILE or %s, or a folder of `icestream dev` with --dir", config.EnvFile))
+	}
+	return t.load(cmd)
+}
+
 // dial connects to the service whose address pick takes from the configuration.
 func (t *target) dial(cmd *cobra.Command, pick func(config.Discovery) string) (*grpc.ClientConn, error) {
 	addr := t.addr
@@ -66,8 +85,33 @@ func (t *target) dial(cmd *cobra.Command, pick func(config.Discovery) string) (*
 		}
 		addr = pick(c.Discovery)
 	}
+	if err := t.reach(cmd.Context(), addr); err != nil {
+		return nil, err
+	}
 	return boot.Dial(addr, config.Default().Limits.MaxMessage())
 }
+
+// reach says what to do when nothing listens at an address; the words of a gRPC
+// client do not.
+func (t *target) reach(ctx context.Context, addr string) error {
+	d := net.Dialer{Timeout: dialTimeout}
+	c, err := d.DialContext(ctx, "tcp", addr)
+	switch {
+	case err == nil:
+		return c.Close()
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case t.dir != "" && t.addr == "":
+		return fault.New(fault.Unavailable, "nothing is running in %s: `icestream dev --dir %s --keep --follow` goes on with it; "+
+			"read and audit work without", t.dir, t.dir)
+	default:
+		return fault.New(fault.Unavailable, "nothing answers at %s: is the service running, and is this its address "+
+			"(discovery in the configuration, or --addr)? %w", addr, err)
+	}
+}
+
+// dialTimeout bounds the attempt to reach a service.
+const dialTimeout = 5 * time.Second
 
 func readstateOf(d config.Discovery) string { return d.Readstate }
 func committerOf(d config.Discovery) string { return d.Committer }

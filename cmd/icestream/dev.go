@@ -21,12 +21,14 @@ func devCommand() *cobra.Command {
 		Long: `Run everything on embedded peers: an in-process Kafka, a schema registry, an Iceberg REST catalog over
 SQLite and a warehouse folder, all on real ports; a generator of realistic Protobuf orders with some poison;
 and the four services over real gRPC. At the end union, files and quarantine are compared with what was
-produced, the table is audited, and the exit code is 0 only if everything is exact.`,
+produced, the table is audited, and the exit code is 0 only if everything is exact.
+
+With -o json every line is one object; the first (event started) has every endpoint.`,
 		Example: `  icestream dev
   icestream dev --follow --rate 1000
   icestream dev --plant lose          # shows that the verification can fail
   icestream dev --config my.yaml --no-generator --follow -o json`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Plant = catalog.Fault(plant)
 			if err := checkPlant(o.Plant); err != nil {
@@ -38,13 +40,7 @@ produced, the table is audited, and the exit code is 0 only if everything is exa
 			if o.NoGenerator != (o.Config != "") {
 				return fault.New(fault.InvalidArgument, "--config and --no-generator belong together: the generator feeds its own pipeline")
 			}
-			switch format {
-			case "json":
-				o.JSON = true
-			case "text":
-			default:
-				return fault.New(fault.InvalidArgument, "output format %q: want text or json", format)
-			}
+			o.JSON = format == "json"
 			o.Out, o.Width, o.Program = cmd.OutOrStdout(), terminalWidth(), program()
 			return dev.Run(cmd.Context(), o)
 		},
@@ -59,7 +55,7 @@ produced, the table is audited, and the exit code is 0 only if everything is exa
 	f.StringVar(&plant, "plant", "", "damage the table before it is verified: lose, double or alter")
 	f.StringVarP(&o.Config, "config", "c", "", "your own pipelines, on the embedded peers")
 	f.BoolVar(&o.NoGenerator, "no-generator", false, "produce nothing; bring your own producer")
-	f.StringVarP(&format, "output", "o", "text", "text, or json: one object a line, the first with every endpoint")
+	outputFlag(cmd, &format, "text", "json")
 	for _, p := range []struct {
 		into *int
 		name string

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -28,12 +29,20 @@ const commitTimeout = 5 * time.Minute
 
 // printProto prints a message as JSON in the names of the API.
 func printProto(cmd *cobra.Command, m proto.Message) error {
-	b, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
+	b, err := protoJSON(m)
 	if err != nil {
-		return fmt.Errorf("printing the answer: %w", err)
+		return err
 	}
-	cmd.Println(string(b))
-	return nil
+	return printJSON(cmd.OutOrStdout(), b)
+}
+
+// protoJSON is a message as JSON in the names of the API.
+func protoJSON(m proto.Message) (json.RawMessage, error) {
+	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("printing the answer: %w", err)
+	}
+	return b, nil
 }
 
 func tablesCommand() *cobra.Command {
@@ -43,7 +52,7 @@ func tablesCommand() *cobra.Command {
 		Use:     "tables",
 		Short:   "List tables with their hot rows and state",
 		Example: "  icestream tables --dir ./icestream-dev",
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			conn, err := t.dial(cmd, readstateOf)
 			if err != nil {
@@ -63,14 +72,14 @@ func tablesCommand() *cobra.Command {
 			for _, s := range list.GetTables() {
 				rows = append(rows, []string{
 					s.GetTable(), strconv.FormatInt(s.GetSnapshotId(), 10),
-					strconv.FormatInt(s.GetHotRows(), 10), config.Size(s.GetHotBytes()).String(), s.GetState(),
+					strconv.FormatInt(s.GetHotRows(), 10), bytesForPeople(s.GetHotBytes()), s.GetState(),
 				})
 			}
 			return printTable(cmd.OutOrStdout(), []string{"TABLE", "SNAPSHOT", "HOT ROWS", "HOT BYTES", "STATE"}, rows)
 		},
 	}
 	t.flags(cmd)
-	outputFlag(cmd, &format, "table, json")
+	outputFlag(cmd, &format, "table", "json")
 	return cmd
 }
 
@@ -81,7 +90,7 @@ func describeCommand() *cobra.Command {
 		Use:     "describe TABLE",
 		Short:   "Show positions, lag and schema of a table",
 		Example: "  icestream describe --dir ./icestream-dev shop.orders",
-		Args:    cobra.ExactArgs(1),
+		Args:    oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			conn, err := t.dial(cmd, readstateOf)
 			if err != nil {
@@ -101,7 +110,7 @@ func describeCommand() *cobra.Command {
 		},
 	}
 	t.flags(cmd)
-	outputFlag(cmd, &format, "table, json")
+	outputFlag(cmd, &format, "table", "json")
 	return cmd
 }
 
@@ -116,9 +125,10 @@ func printDescription(cmd *cobra.Command, d *readstatev1.DescribeTableResponse) 
 		d.GetSummary().GetHotRows())
 	rows := make([][]string, 0, len(d.GetPartitions()))
 	for _, p := range d.GetPartitions() {
+		end := max(p.GetVisible(), p.GetProgress().GetStableEnd()) // ingest tells the end once a second
 		rows = append(rows, []string{
 			p.GetPartition().GetPipeline(), partitionName(p.GetPartition()), strconv.FormatInt(p.GetCommitted(), 10),
-			strconv.FormatInt(p.GetVisible(), 10), strconv.FormatInt(p.GetProgress().GetStableEnd(), 10),
+			strconv.FormatInt(p.GetVisible(), 10), strconv.FormatInt(end, 10),
 			strconv.FormatInt(p.GetLag(), 10), p.GetProgress().GetReason(),
 		})
 	}
@@ -134,45 +144,52 @@ func statusCommand() *cobra.Command {
 		Long:  "Show every service, whether it is ready, and why not. Exit code 0 when all are ready, 1 when one is not.",
 		Example: `  icestream status -c icestream.yaml
   icestream status --dir ./icestream-dev -o json`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := t.load(cmd)
 			if err != nil {
 				return err
 			}
-			return printStatus(cmd, c, format)
+			return t.printStatus(cmd, c, format)
 		},
 	}
 	t.flags(cmd)
-	outputFlag(cmd, &format, "table, json")
+	outputFlag(cmd, &format, "table", "json")
 	return cmd
 }
 
-func printStatus(cmd *cobra.Command, c *config.Config, format string) error {
+func (t *target) printStatus(cmd *cobra.Command, c *config.Config, format string) error {
 	d := c.Discovery
 	services := []struct{ name, addr string }{{"ingest", d.Ingest}, {"buffer", d.Buffer}, {"committer", d.Committer}, {"readstate", d.Readstate}}
 	all := true
 	var rows [][]string
+	answers := []json.RawMessage{}
 	for _, s := range services {
-		st, err := askStatus(cmd.Context(), s.addr)
+		st, err := t.askStatus(cmd.Context(), s.addr)
 		if err != nil {
 			st = &adminv1.GetStatusResponse{Service: s.name, Components: []*adminv1.Component{{Name: "service", Reason: fault.Describe(err)}}}
 		}
 		all = all && st.GetReady()
 		if format == "json" {
-			if err := printProto(cmd, st); err != nil {
+			b, err := protoJSON(st)
+			if err != nil {
 				return err
 			}
+			answers = append(answers, b)
 			continue
 		}
 		for _, comp := range st.GetComponents() {
 			rows = append(rows, []string{s.name, s.addr, comp.GetName(), ready(comp.GetReady()), comp.GetReason()})
 		}
 	}
-	if format != "json" {
-		if err := printTable(cmd.OutOrStdout(), []string{"SERVICE", "ADDRESS", "COMPONENT", "READY", "REASON"}, rows); err != nil {
-			return err
-		}
+	var err error
+	if format == "json" {
+		err = printJSON(cmd.OutOrStdout(), answers)
+	} else {
+		err = printTable(cmd.OutOrStdout(), []string{"SERVICE", "ADDRESS", "COMPONENT", "READY", "REASON"}, rows)
+	}
+	if err != nil {
+		return err
 	}
 	if !all {
 		return run.WithCode(run.Violated, errSilent)
@@ -187,7 +204,10 @@ func ready(b bool) string {
 	return "NO"
 }
 
-func askStatus(ctx context.Context, addr string) (*adminv1.GetStatusResponse, error) {
+func (t *target) askStatus(ctx context.Context, addr string) (*adminv1.GetStatusResponse, error) {
+	if err := t.reach(ctx, addr); err != nil {
+		return nil, err
+	}
 	conn, err := boot.Dial(addr, config.Default().Limits.MaxMessage())
 	if err != nil {
 		return nil, err
@@ -201,11 +221,12 @@ func askStatus(ctx context.Context, addr string) (*adminv1.GetStatusResponse, er
 
 func commitCommand() *cobra.Command {
 	var t target
+	var format string
 	cmd := &cobra.Command{
 		Use:     "commit TABLE",
 		Short:   "Commit what is hot now, without waiting for the interval",
 		Example: "  icestream commit --dir ./icestream-dev shop.orders",
-		Args:    cobra.ExactArgs(1),
+		Args:    oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			conn, err := t.dial(cmd, committerOf)
 			if err != nil {
@@ -218,6 +239,9 @@ func commitCommand() *cobra.Command {
 			if err != nil {
 				return wire.FromStatus(err)
 			}
+			if format == "json" {
+				return printProto(cmd, a)
+			}
 			if a.GetCommitted() {
 				cmd.Printf("committed snapshot %d\n", a.GetCommit().GetSnapshotId())
 			} else {
@@ -227,24 +251,26 @@ func commitCommand() *cobra.Command {
 		},
 	}
 	t.flags(cmd)
+	outputFlag(cmd, &format, "table", "json")
 	return cmd
 }
 
 func pipelineCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "pipeline", Short: "Pause or resume a pipeline"}
+	var subs []*cobra.Command
 	for _, v := range []struct {
-		verb, short string
-		state       adminv1.PipelineState
+		verb, short, done string
+		state             adminv1.PipelineState
 	}{
-		{"pause", "Stop fetching; positions and rows stay", adminv1.PipelineState_PIPELINE_STATE_PAUSED},
-		{"resume", "Fetch again", adminv1.PipelineState_PIPELINE_STATE_RUNNING},
+		{"pause", "Stop fetching; positions and rows stay", "paused", adminv1.PipelineState_PIPELINE_STATE_PAUSED},
+		{"resume", "Fetch again", "running", adminv1.PipelineState_PIPELINE_STATE_RUNNING},
 	} {
 		var t target
+		var format string
 		sub := &cobra.Command{
 			Use:     v.verb + " NAME",
 			Short:   v.short,
 			Example: "  icestream pipeline " + v.verb + " -c icestream.yaml orders",
-			Args:    cobra.ExactArgs(1),
+			Args:    oneArgument,
 		}
 		sub.RunE = func(cmd *cobra.Command, args []string) error {
 			conn, err := t.dial(cmd, ingestOf)
@@ -256,10 +282,18 @@ func pipelineCommand() *cobra.Command {
 			defer cancel()
 			_, err = adminv1.NewAdminServiceClient(conn).SetPipelineState(ctx,
 				&adminv1.SetPipelineStateRequest{Pipeline: args[0], State: v.state})
-			return wire.FromStatus(err)
+			if err != nil {
+				return wire.FromStatus(err)
+			}
+			if format == "json" {
+				return printJSON(cmd.OutOrStdout(), map[string]string{"pipeline": args[0], "state": v.done})
+			}
+			cmd.Printf("pipeline %s is %s\n", args[0], v.done)
+			return nil
 		}
 		t.flags(sub)
-		cmd.AddCommand(sub)
+		outputFlag(sub, &format, "table", "json")
+		subs = append(subs, sub)
 	}
-	return cmd
+	return group("pipeline", "Pause or resume a pipeline", subs...)
 }

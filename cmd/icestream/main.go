@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -18,24 +19,44 @@ import (
 
 func main() {
 	ctx, stop := run.Signals(context.Background())
-	code := execute(ctx, os.Args[1:])
+	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(int(code))
 }
 
 // execute runs the command line and returns the exit code.
-func execute(ctx context.Context, args []string) run.Code {
+func execute(ctx context.Context, args []string, out, errs io.Writer) run.Code {
 	root := rootCommand()
-	root.SetOut(os.Stdout) // or else cobra prints answers to stderr
+	root.SetOut(out) // or else cobra prints answers to stderr
+	root.SetErr(errs)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return run.OK
 	}
-	if !errors.Is(err, errSilent) {
-		_, _ = fmt.Fprintln(os.Stderr, "icestream:", fault.Describe(err))
+	stopped := ctx.Err() != nil && errors.Is(err, context.Canceled) // the user knows
+	if !errors.Is(err, errSilent) && !stopped {
+		_, _ = fmt.Fprintln(errs, "icestream:", describe(err))
 	}
 	return exitCode(ctx, err)
+}
+
+// describe prints an error for people, joined ones each on a line of its own.
+func describe(err error) string {
+	for e := err; e != nil && e.Error() == err.Error(); e = errors.Unwrap(e) { // marks add no words
+		joined, ok := e.(interface{ Unwrap() []error }) //nolint:errorlint // this walks the chain itself
+		if !ok {
+			continue
+		}
+		var texts, lines []string
+		for _, one := range joined.Unwrap() {
+			texts, lines = append(texts, one.Error()), append(lines, describe(one))
+		}
+		if strings.Join(texts, "\n") == err.Error() {
+			return strings.Join(lines, "\n")
+		}
+	}
+	return fault.Describe(err)
 }
 
 // errSilent ends a command whose output has already said everything.
@@ -46,17 +67,20 @@ func exitCode(ctx context.Context, err error) run.Code {
 	if code := run.CodeOf(err); code != run.Internal {
 		return code
 	}
-	switch fault.ReasonOf(err) {
-	case fault.Internal:
-	case fault.InvalidArgument, fault.UnknownTable, fault.NotFound, fault.Unsupported:
-		return run.CannotTell
-	default:
-		return run.Dependency
-	}
 	if ctx.Err() != nil {
 		return run.Interrupted
 	}
-	if strings.HasPrefix(err.Error(), "unknown command") || strings.HasPrefix(err.Error(), "unknown flag") {
+	switch fault.ReasonOf(err) {
+	case fault.Internal, fault.Corrupt:
+	case fault.Unavailable, fault.NotReady, fault.Unauthorized, fault.DiskFull, fault.NotOwner, fault.WrongDoor:
+		return run.Dependency
+	default:
+		return run.CannotTell
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return run.Dependency
+	}
+	if strings.HasPrefix(err.Error(), "unknown command") {
 		return run.CannotTell
 	}
 	return run.Internal
@@ -71,13 +95,62 @@ func rootCommand() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return run.WithCode(run.CannotTell, err) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return run.WithCode(run.CannotTell, fmt.Errorf("%w; `%s --help` shows the flags", err, cmd.CommandPath()))
+	})
 	root.AddCommand(
 		devCommand(), runCommand(), validateCommand(), checkCommand(),
 		readCommand(), tailCommand(), tablesCommand(), describeCommand(), statusCommand(), commitCommand(), pipelineCommand(),
 		auditCommand(), journalCommand(), versionCommand(),
 	)
 	return root
+}
+
+// groupNote marks groups for the reference page.
+const groupNote = "group"
+
+// group is a command that is only a name for others.
+func group(use, short string, subs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Annotations: map[string]string{groupNote: ""}}
+	var verbs, examples []string
+	for _, s := range subs {
+		cmd.AddCommand(s)
+		verbs = append(verbs, s.Name())
+		examples = append(examples, s.Example)
+	}
+	cmd.Example = strings.Join(examples, "\n")
+	cmd.FParseErrWhitelist.UnknownFlags = true // they belong to the verb that is missing
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		given := "got none"
+		if len(args) > 0 {
+			given = fmt.Sprintf("not %q", args[0])
+		}
+		return fault.New(fault.InvalidArgument, "%s wants a verb: %s, %s", use, strings.Join(verbs, " or "), given)
+	}
+	cmd.RunE = func(*cobra.Command, []string) error { return nil } // or else cobra prints help and succeeds
+	return cmd
+}
+
+// noArguments refuses arguments.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fault.New(fault.InvalidArgument, "%s takes no argument, got %q; `%s --help` shows how to use it",
+		cmd.CommandPath(), args, cmd.CommandPath())
+}
+
+// oneArgument wants the one that the command's usage names.
+func oneArgument(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	_, name, _ := strings.Cut(cmd.Use, " ")
+	given := "got none"
+	if len(args) > 1 {
+		given = fmt.Sprintf("got %q", args)
+	}
+	return fault.New(fault.InvalidArgument, "%s wants one %s, %s; `%s --help` shows how to use it", cmd.CommandPath(), name, given, cmd.CommandPath())
 }
 
 func exitCodeHelp() string {
@@ -91,9 +164,10 @@ func exitCodeHelp() string {
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print version, revision and Go version",
-		Args:  cobra.NoArgs,
+		Use:     "version",
+		Short:   "Print version, revision and Go version",
+		Example: "  icestream version",
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.Println("icestream", boot.Version())
 			return nil

@@ -33,7 +33,7 @@ func listening(ctx context.Context, address string) bool {
 // lake loads the configuration for a verb that needs only the catalog. For the
 // folder of a `dev` run that has ended it opens the catalog in the folder.
 func (t *target) lake(cmd *cobra.Command) (c *config.Config, closePeers func(), err error) {
-	if c, err = t.load(cmd); err != nil {
+	if c, err = t.file(cmd); err != nil {
 		return nil, nil, err
 	}
 	nothing := func() {}

@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
-	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
@@ -116,10 +117,12 @@ func (a arrowWriter) close() error                      { return a.w.Close() }
 // maxCell cuts long values in tables for people; json and csv hold them whole.
 const maxCell = 48
 
-// tableWriter aligns columns per batch, so that a long read prints as it goes.
+// tableWriter aligns the columns of the first batch, and of later ones as far as
+// they fit, so that a long read prints as it goes and has one head.
 type tableWriter struct {
-	w     io.Writer
-	names []string
+	w      io.Writer
+	names  []string
+	widths []int // nil before the head is printed
 }
 
 func newTableWriter(w io.Writer, s *arrow.Schema) *tableWriter {
@@ -139,10 +142,40 @@ func (t *tableWriter) write(rec arrow.RecordBatch) error {
 		}
 		rows[row] = line
 	}
-	return printTable(t.w, t.names, rows)
+	return t.print(rows)
 }
 
-func (t *tableWriter) close() error { return nil }
+func (t *tableWriter) print(rows [][]string) error {
+	if t.widths == nil {
+		rows = append([][]string{t.names}, rows...)
+		t.widths = make([]int, len(t.names))
+	}
+	for _, row := range rows {
+		for i, v := range row {
+			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(v))
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		for i, v := range row {
+			if b.WriteString(v); i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(v)+2))
+			}
+		}
+		b.WriteByte('\n')
+	}
+	if _, err := io.WriteString(t.w, b.String()); err != nil {
+		return fmt.Errorf("writing the output: %w", err)
+	}
+	return nil
+}
+
+func (t *tableWriter) close() error {
+	if t.widths == nil {
+		return t.print(nil) // no rows: the head still names the columns
+	}
+	return nil
+}
 
 // printable keeps control characters of the data out of the terminal.
 func printable(r rune) rune {
@@ -154,16 +187,7 @@ func printable(r rune) rune {
 
 // printTable writes aligned columns.
 func printTable(w io.Writer, names []string, rows [][]string) error {
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	if _, err := fmt.Fprintln(tw, strings.Join(names, "\t")); err != nil {
-		return fmt.Errorf("writing the output: %w", err)
-	}
-	for _, r := range rows {
-		if _, err := fmt.Fprintln(tw, strings.Join(r, "\t")); err != nil {
-			return fmt.Errorf("writing the output: %w", err)
-		}
-	}
-	return tw.Flush()
+	return (&tableWriter{w: w, names: names}).print(rows)
 }
 
 // printJSON writes one indented object.
@@ -176,7 +200,39 @@ func printJSON(w io.Writer, v any) error {
 	return nil
 }
 
-// outputFlag adds -o with the formats a command knows.
-func outputFlag(cmd *cobra.Command, into *string, formats string) {
-	cmd.Flags().StringVarP(into, "output", "o", "table", "output format: "+formats)
+// outputFlag adds -o with the formats a command knows; the first is the default.
+func outputFlag(cmd *cobra.Command, into *string, formats ...string) {
+	*into = formats[0]
+	cmd.Flags().VarP(&choice{into, formats}, "output", "o", "output format: "+strings.Join(formats, ", "))
+}
+
+// choice is the value of a flag that takes one of a few words.
+type choice struct {
+	into  *string
+	words []string
+}
+
+func (c *choice) String() string { return *c.into }
+func (c *choice) Type() string   { return "format" }
+
+// Set implements pflag.Value.
+func (c *choice) Set(word string) error {
+	if !slices.Contains(c.words, word) {
+		return fmt.Errorf("want one of %s", strings.Join(c.words, ", "))
+	}
+	*c.into = word
+	return nil
+}
+
+// bytesForPeople prints a size with three digits or so; config.Size prints it whole.
+func bytesForPeople(n int64) string {
+	const step = 1024
+	f := float64(n)
+	for _, unit := range []string{"B", "KiB", "MiB", "GiB"} {
+		if f < step {
+			return strings.TrimSuffix(fmt.Sprintf("%.1f", f), ".0") + " " + unit
+		}
+		f /= step
+	}
+	return fmt.Sprintf("%.1f TiB", f)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -36,9 +37,12 @@ func readCommand() *cobra.Command {
 		Example: `  icestream read --dir ./icestream-dev shop.orders --limit 5
   icestream read -c icestream.yaml shop.orders --columns order_id,_lsn -o json
   icestream read -c icestream.yaml shop.orders --at snapshot:8744736658442914487 -o arrow > rows.arrow`,
-		Args: cobra.ExactArgs(1),
+		Args: oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &readstatev1.ScanRequest{Table: args[0], Columns: columns, Limit: limit}
+			if limit < 0 {
+				return fault.New(fault.InvalidArgument, "--limit %d: want a positive number, or 0 for all rows", limit)
+			}
 			var err error
 			if req.At, err = parseAt(at); err != nil {
 				return err
@@ -50,7 +54,7 @@ func readCommand() *cobra.Command {
 		},
 	}
 	t.flags(cmd)
-	outputFlag(cmd, &format, "table, json, csv, arrow")
+	outputFlag(cmd, &format, "table", "json", "csv", "arrow")
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns to read (default all)")
 	cmd.Flags().Int64Var(&limit, "limit", 0, "rows at most (default all)")
 	cmd.Flags().StringVar(&at, "at", "latest", "position: latest, token:…, lsn:N, snapshot:ID, time:RFC3339")
@@ -166,27 +170,69 @@ func (c *chunkReader) Read(p []byte) (int, error) {
 
 // printStream prints an Arrow IPC stream and returns the number of rows.
 func printStream(r io.Reader, format string, out io.Writer) (int64, error) {
+	p := rowPrinter{format: format, out: out}
+	if err := p.print(r); err != nil {
+		return p.printed, err
+	}
+	return p.printed, p.close()
+}
+
+// rowPrinter prints one Arrow IPC stream after the other as one output: one head,
+// one stream, until the schema changes.
+type rowPrinter struct {
+	format  string
+	limit   int64 // 0: none
+	out     io.Writer
+	printed int64
+
+	schema *arrow.Schema
+	w      rowWriter
+}
+
+// full reports whether the limit is reached.
+func (p *rowPrinter) full() bool { return p.limit > 0 && p.printed >= p.limit }
+
+func (p *rowPrinter) print(r io.Reader) error {
 	rd, err := ipc.NewReader(r)
 	if err != nil {
-		return 0, fmt.Errorf("reading the rows: %w", err)
+		return fmt.Errorf("reading the rows: %w", err)
 	}
 	defer rd.Release()
-	w, err := newRowWriter(format, out, rd.Schema())
-	if err != nil {
-		return 0, err
+	if p.w == nil || !p.schema.Equal(rd.Schema()) {
+		if err := p.close(); err != nil {
+			return err
+		}
+		if p.w, err = newRowWriter(p.format, p.out, rd.Schema()); err != nil {
+			return err
+		}
+		p.schema = rd.Schema()
 	}
-	rows := int64(0)
-	for rd.Next() {
-		rec := rd.RecordBatch()
-		rows += rec.NumRows()
-		if err := w.write(rec); err != nil {
-			return rows, err
+	for !p.full() && rd.Next() {
+		if err := p.batch(rd.RecordBatch()); err != nil {
+			return err
 		}
 	}
 	if err := rd.Err(); err != nil && !errors.Is(err, io.EOF) {
-		return rows, fmt.Errorf("reading the rows: %w", err)
+		return fmt.Errorf("reading the rows: %w", err)
 	}
-	return rows, w.close()
+	return nil
+}
+
+func (p *rowPrinter) batch(rec arrow.RecordBatch) error {
+	if left := p.limit - p.printed; p.limit > 0 && rec.NumRows() > left {
+		rec = rec.NewSlice(0, left)
+		defer rec.Release()
+	}
+	p.printed += rec.NumRows()
+	return p.w.write(rec)
+}
+
+// close ends the output.
+func (p *rowPrinter) close() error {
+	if p.w == nil {
+		return nil
+	}
+	return p.w.close()
 }
 
 func tailCommand() *cobra.Command {
@@ -202,63 +248,81 @@ func tailCommand() *cobra.Command {
 		Short: "Print rows as they become visible, without end",
 		Example: `  icestream tail --dir ./icestream-dev shop.orders --columns order_id,_lsn
   icestream tail -c icestream.yaml shop.orders --from-start -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			conn, err := t.dial(cmd, readstateOf)
 			if err != nil {
 				return err
 			}
 			defer func() { _ = conn.Close() }()
+			if limit < 0 {
+				return fault.New(fault.InvalidArgument, "--limit %d: want a positive number, or 0 for no end", limit)
+			}
 			req := &readstatev1.TailRequest{Table: args[0], Columns: columns, FromStart: fromStart}
-			return printTail(cmd.Context(), conn, req, format, limit, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			tail := &tailer{
+				api: readstatev1.NewReadStateServiceClient(conn), rows: rowPrinter{format: format, limit: limit, out: cmd.OutOrStdout()},
+				errs: cmd.ErrOrStderr(), pause: time.Second,
+			}
+			return tail.run(cmd.Context(), req)
 		},
 	}
 	t.flags(cmd)
-	outputFlag(cmd, &format, "table, json, csv, arrow")
+	outputFlag(cmd, &format, "table", "json", "csv", "arrow")
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns to read (default all)")
 	cmd.Flags().BoolVar(&fromStart, "from-start", false, "begin with the first row of the table")
 	cmd.Flags().Int64Var(&limit, "limit", 0, "end after that many rows (default never)")
 	return cmd
 }
 
-// printTail follows a table; a stream that breaks is resumed by offset vector,
-// so that no row is printed twice or missed (G4).
-func printTail(ctx context.Context, conn grpc.ClientConnInterface, req *readstatev1.TailRequest, format string, limit int64, out, errs io.Writer) error {
-	client := readstatev1.NewReadStateServiceClient(conn)
-	total := int64(0)
+// tailer follows a table. A stream that breaks is resumed by offset vector, so
+// that no row is printed twice or missed (G4).
+type tailer struct {
+	api   readstatev1.ReadStateServiceClient
+	rows  rowPrinter
+	errs  io.Writer
+	pause time.Duration // before a broken stream is resumed
+}
+
+// run prints until the limit, the end of ctx or an error that no retry helps.
+func (t *tailer) run(ctx context.Context, req *readstatev1.TailRequest) error {
 	for {
-		stream, err := client.Tail(ctx, req)
-		if err != nil {
-			return wire.FromStatus(err)
+		err := t.stream(ctx, req)
+		if r := fault.ReasonOf(err); r != fault.Unavailable && r != fault.NotReady {
+			return errors.Join(err, t.rows.close())
 		}
-		for {
-			m, err := stream.Recv()
-			if err != nil {
-				err = wire.FromStatus(err)
-				if f := fault.ReasonOf(err); f != fault.Unavailable && f != fault.NotReady {
-					return err
-				}
-				_, _ = fmt.Fprintln(errs, "reconnecting:", fault.Describe(err))
-				break
-			}
-			req.From, req.FromStart = m.GetPosition(), false
-			if rows := m.GetRows(); rows != nil {
-				if _, err := printStream(bytes.NewReader(rows.GetData()), format, out); err != nil {
-					return err
-				}
-				if total += rows.GetRows(); limit > 0 && total >= limit {
-					return nil
-				}
-			} else if c := m.GetCommit(); c != nil {
-				_, _ = fmt.Fprintf(errs, "-- committed: snapshot %d\n", c.GetSnapshotId())
-			}
-		}
+		_, _ = fmt.Fprintln(t.errs, "reconnecting:", fault.Describe(err))
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Second):
+			return errors.Join(ctx.Err(), t.rows.close())
+		case <-time.After(t.pause):
 		}
 	}
+}
+
+// stream prints one stream and leaves in req where the next one goes on. Its
+// error is nil only at the limit.
+func (t *tailer) stream(ctx context.Context, req *readstatev1.TailRequest) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := t.api.Tail(ctx, req)
+	for err == nil && !t.rows.full() {
+		var m *readstatev1.TailResponse
+		if m, err = stream.Recv(); err == nil {
+			err = t.take(m)
+			req.From, req.FromStart = m.GetPosition(), false
+		}
+	}
+	return wire.FromStatus(err)
+}
+
+func (t *tailer) take(m *readstatev1.TailResponse) error {
+	if rows := m.GetRows(); rows != nil {
+		return t.rows.print(bytes.NewReader(rows.GetData()))
+	}
+	if c := m.GetCommit(); c != nil {
+		_, _ = fmt.Fprintf(t.errs, "-- committed: snapshot %d\n", c.GetSnapshotId())
+	}
+	return nil
 }
 
 // partitionName prints a topic partition for people.

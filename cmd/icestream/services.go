@@ -21,10 +21,10 @@ func runCommand() *cobra.Command {
 		Long: `Run all four services in one process against real peers. Peers that are away are waited for: readiness
 (node.metrics, /readyz) says which. SIGTERM drains: intake stops, what is hot is committed, then everything ends.`,
 		Example: "  icestream run -c icestream.yaml",
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			boot.Tune()
-			c, err := t.load(cmd)
+			c, err := t.file(cmd)
 			if err != nil {
 				return err
 			}
@@ -48,13 +48,13 @@ func validateCommand() *cobra.Command {
 		Use:     "validate",
 		Short:   "Check the configuration file and print every mistake with its place",
 		Example: "  icestream validate -c icestream.yaml",
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := t.load(cmd)
+			c, err := t.file(cmd)
 			if err != nil {
 				return err
 			}
-			cmd.Printf("%s is valid: %d pipelines\n", t.config, len(c.Pipelines))
+			cmd.Printf("%s is valid: %d pipelines\n", t.path(), len(c.Pipelines))
 			return nil
 		},
 	}
@@ -63,11 +63,11 @@ func validateCommand() *cobra.Command {
 		Use:     "show",
 		Short:   "Print the whole configuration in force, secrets redacted",
 		Example: "  icestream validate show -c icestream.yaml",
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 	}
 	var s target
 	show.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := s.load(cmd)
+		c, err := s.file(cmd)
 		if err != nil {
 			return err
 		}
@@ -88,9 +88,9 @@ func checkCommand() *cobra.Command {
 		Long:  "Reach broker, registry, catalog and warehouse with the credentials of the configuration. Exit code 0 when all work, 4 when one does not.",
 		Example: `  icestream check -c icestream.yaml
   icestream check -c icestream.yaml -o json`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := t.load(cmd)
+			c, err := t.file(cmd)
 			if err != nil {
 				return err
 			}
@@ -99,7 +99,7 @@ func checkCommand() *cobra.Command {
 		},
 	}
 	t.flags(cmd)
-	outputFlag(cmd, &format, "table, json")
+	outputFlag(cmd, &format, "table", "json")
 	return cmd
 }
 
@@ -137,7 +137,7 @@ partition, running totals and file statistics agree, every file exists and none 
 quarantine table holds what was quarantined. Needs no running service. Exit code 0 proven, 1 violated, 2 cannot tell.`,
 		Example: `  icestream audit -c icestream.yaml shop.orders
   icestream audit --dir ./icestream-dev shop.orders --deep -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, closePeers, err := t.lake(cmd)
 			if err != nil {
@@ -160,22 +160,20 @@ quarantine table holds what was quarantined. Needs no running service. Exit code
 		},
 	}
 	t.flags(cmd)
-	outputFlag(cmd, &format, "table, json")
+	outputFlag(cmd, &format, "table", "json")
 	cmd.Flags().BoolVar(&deep, "deep", false, "also read the offsets of every row")
 	return cmd
 }
 
 func journalCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "journal", Short: "Look into a buffer's journal"}
 	dump := &cobra.Command{
 		Use:     "dump FOLDER",
 		Short:   "Print every entry of a journal folder, without changing it",
 		Example: "  icestream journal dump ./data/journal",
-		Args:    cobra.ExactArgs(1),
+		Args:    oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return buffer.DumpJournal(args[0], cmd.OutOrStdout())
 		},
 	}
-	cmd.AddCommand(dump)
-	return cmd
+	return group("journal", "Look into a buffer's journal", dump)
 }
