@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	bufferv1 "github.com/icestream/icestream/gen/go/icestream/buffer/v1"
+	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
 	"github.com/icestream/icestream/internal/arrowx"
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
@@ -53,11 +54,28 @@ func newScriptedBuffer(t *testing.T) (*scriptedBuffer, string) {
 	s, err := rpc.Listen(t.Context(), "127.0.0.1:0", rpc.Options{Service: "buffer", Codec: wire.Codec{}, ToStatus: wire.ToStatus})
 	require.NoError(t, err)
 	bufferv1.RegisterTableLogServiceServer(s.Registrar(), b)
+	readstatev1.RegisterReadStateServiceServer(s.Registrar(), shown{b: b})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return b, s.Address()
+}
+
+// shown answers what readers see: everything that was appended.
+type shown struct {
+	readstatev1.UnimplementedReadStateServiceServer
+	b *scriptedBuffer
+}
+
+func (s shown) DescribeTable(context.Context, *readstatev1.DescribeTableRequest) (*readstatev1.DescribeTableResponse, error) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	out := &readstatev1.DescribeTableResponse{}
+	for p, next := range s.b.next {
+		out.Partitions = append(out.Partitions, &readstatev1.PartitionStatus{Partition: wire.PartitionToProto(p), Visible: next})
+	}
+	return out, nil
 }
 
 // change changes the state under the lock and wakes everybody who waits.

@@ -114,17 +114,17 @@ func (r *rig) proposeSchema(candidate *schema.Schema) (*committerv1.ProposeSchem
 	})
 }
 
-// commitUntil calls CommitNow until the committed vector is reached.
-func (r *rig) commitUntil(want ident.Vector) {
-	require.EventuallyWithT(r.t, func(c *assert.CollectT) {
-		ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
-		defer cancel()
-		resp, err := committerv1.NewAdminServiceClient(r.conn).CommitNow(ctx, &committerv1.CommitNowRequest{Table: tableName})
-		require.NoError(c, err)
-		commit, err := wire.CommitFromProto(resp.GetCommit())
-		require.NoError(c, err)
-		require.Equal(c, want, commit.Positions.Vector())
-	}, 40*time.Second, 10*time.Millisecond)
+// commitNow calls CommitNow once: everything that readers could see is committed
+// when it answers, also what was still on its way to the committer.
+func (r *rig) commitNow(want ident.Vector) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 40*time.Second)
+	defer cancel()
+	resp, err := committerv1.NewAdminServiceClient(r.conn).CommitNow(ctx, &committerv1.CommitNowRequest{Table: tableName})
+	require.NoError(r.t, err)
+	commit, err := wire.CommitFromProto(resp.GetCommit())
+	require.NoError(r.t, err)
+	require.Equal(r.t, want, commit.Positions.Vector())
 }
 
 func (r *rig) audit() Report {
@@ -146,7 +146,7 @@ func TestRowsBecomeAProvenTable(t *testing.T) {
 	r.buffer.append(fp, part(0), 100)
 	r.buffer.append(fp, part(1), 50)
 	r.buffer.append(fp, part(0), 33)
-	r.commitUntil(ident.Vector{part(0): 133, part(1): 50})
+	r.commitNow(ident.Vector{part(0): 133, part(1): 50})
 	report := r.audit()
 	require.Equal(t, int64(37), report.Quarantine+report.Pending, "every fifth of 133 and of 50")
 
@@ -156,7 +156,7 @@ func TestRowsBecomeAProvenTable(t *testing.T) {
 	r.buffer.append(fp, part(0), 10)
 	r.buffer.append(wider, part(0), 10)
 	r.buffer.append(fp, part(0), 10)
-	r.commitUntil(ident.Vector{part(0): 163, part(1): 50})
+	r.commitNow(ident.Vector{part(0): 163, part(1): 50})
 	r.audit()
 
 	// What is held when it stops is committed.
@@ -193,14 +193,14 @@ func TestARestartFinishesWhatItFindsAndTellsTheBuffer(t *testing.T) {
 	fp := r.propose()
 	r.buffer.await("the fence", func() bool { return r.buffer.serving })
 	r.buffer.append(fp, part(0), 40)
-	r.commitUntil(ident.Vector{part(0): 40})
+	r.commitNow(ident.Vector{part(0): 40})
 	r.stop()
 
 	r.buffer.append(fp, part(0), 15)
 	before := r.buffer.commit.WriterEpoch
 	r.start() // opens its tables by itself: nobody calls OpenTable
 	r.buffer.await("the report of the new writer", func() bool { return r.buffer.commit.WriterEpoch == before+1 })
-	r.commitUntil(ident.Vector{part(0): 55})
+	r.commitNow(ident.Vector{part(0): 55})
 	r.audit()
 	r.stop()
 }
@@ -212,14 +212,14 @@ func TestALostBufferGetsANewEpochAndNoLSNTwice(t *testing.T) {
 	fp := r.propose()
 	r.buffer.await("the fence", func() bool { return r.buffer.serving })
 	r.buffer.append(fp, part(0), 40)
-	r.commitUntil(ident.Vector{part(0): 40})
+	r.commitNow(ident.Vector{part(0): 40})
 	old := r.buffer.commit
 	r.buffer.lose()
 	r.buffer.await("the next fence", func() bool { return r.buffer.serving })
 	require.Equal(t, old.LogEpoch+1, r.buffer.commit.LogEpoch)
 	require.GreaterOrEqual(t, r.buffer.commit.LSN.Start, old.LSN.Reserved, "G5")
 	r.buffer.append(fp, part(0), 20)
-	r.commitUntil(ident.Vector{part(0): 60})
+	r.commitNow(ident.Vector{part(0): 60})
 	r.audit()
 	r.stop()
 }

@@ -6,8 +6,10 @@ import (
 	"google.golang.org/grpc"
 
 	bufferv1 "github.com/icestream/icestream/gen/go/icestream/buffer/v1"
+	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
 	"github.com/icestream/icestream/internal/discovery"
 	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/wire"
 	"github.com/icestream/icestream/services/committer/internal/commit"
@@ -43,6 +45,31 @@ func (b *bufferClient) client(ctx context.Context) (bufferv1.TableLogServiceClie
 		return nil, err
 	}
 	return bufferv1.NewTableLogServiceClient(conn), nil
+}
+
+// visible is the vector below which the buffer shows rows; nil when it serves no
+// reads.
+func (b *bufferClient) visible(ctx context.Context) (ident.Vector, error) {
+	conn, err := b.conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d, err := readstatev1.NewReadStateServiceClient(conn).DescribeTable(ctx, &readstatev1.DescribeTableRequest{Table: b.table})
+	if err = wire.FromStatus(err); fault.ReasonOf(err) == fault.WrongDoor {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	v := ident.Vector{}
+	for _, s := range d.GetPartitions() {
+		p, err := wire.PartitionFromProto(s.GetPartition())
+		if err != nil {
+			return nil, err
+		}
+		v[p] = s.GetVisible()
+	}
+	return v, nil
 }
 
 // OpenTable implements commit.Buffer.

@@ -121,17 +121,38 @@ type commitService struct {
 	hub *Hub
 }
 
-// CommitNow implements the RPC.
+// arrival is how long CommitNow waits for rows that the buffer shows and that
+// have not come here yet, before it looks again.
+const arrival = 20 * time.Millisecond
+
+// CommitNow implements the RPC. What readers could see when it was called is
+// committed when it answers, also what was still on its way here.
 func (s *commitService) CommitNow(ctx context.Context, req *committerv1.CommitNowRequest) (*committerv1.CommitNowResponse, error) {
 	e, err := s.hub.find(req.GetTable())
 	if err != nil {
 		return nil, err
 	}
-	c, err := e.table.CommitNow(ctx)
+	buffer := &bufferClient{table: req.GetTable(), resolve: s.hub.o.Resolve, dial: s.hub.o.Dial}
+	shown, err := buffer.visible(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &committerv1.CommitNowResponse{Commit: wire.CommitToProto(&c.Commit), Committed: c.New}, nil
+	committed := false
+	for {
+		c, err := e.table.CommitNow(ctx)
+		if err != nil {
+			return nil, err
+		}
+		committed = committed || c.New
+		if c.Commit.Positions.Vector().Covers(shown) {
+			return &committerv1.CommitNowResponse{Commit: wire.CommitToProto(&c.Commit), Committed: committed}, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(arrival):
+		}
+	}
 }
 
 // statusService answers operators about the service.
