@@ -43,6 +43,9 @@ type Config struct {
 	// MaxMessageBytes is the largest accepted record batch; 0 means 40 MiB, which lets records of the product's own
 	// limit (32 MiB) through.
 	MaxMessageBytes int
+	// AutoCreate is the number of partitions of topics that come into being when a producer asks for them, as on a
+	// broker with its default settings; 0 lets none come.
+	AutoCreate int
 	// Logger gets one line at start and stop; nil discards.
 	Logger *slog.Logger
 }
@@ -105,7 +108,7 @@ func newCluster(cfg Config, id string) (*kfake.Cluster, error) {
 	if cfg.MaxBytesPerPartition > 0 {
 		retention = cfg.MaxBytesPerPartition
 	}
-	cluster, err := kfake.NewCluster(
+	options := []kfake.Opt{
 		kfake.ClusterID(id),
 		kfake.Ports(cfg.Port),
 		kfake.DataDir(filepath.Join(cfg.Dir, "log")),
@@ -118,7 +121,11 @@ func newCluster(cfg Config, id string) (*kfake.Cluster, error) {
 			"log.retention.ms":    "-1",
 			"log.retention.bytes": strconv.FormatInt(retention, 10),
 		}),
-	)
+	}
+	if cfg.AutoCreate > 0 {
+		options = append(options, kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(cfg.AutoCreate))
+	}
+	cluster, err := kfake.NewCluster(options...)
 	if err != nil {
 		return nil, fmt.Errorf("starting the embedded Kafka on port %d with its log in %s: %w", cfg.Port, cfg.Dir, err)
 	}

@@ -96,3 +96,16 @@ func TestRetentionBoundsTheLogOfAPartition(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 	require.Equal(t, []int64{4}, b.EndOffsets("orders"))
 }
+
+// Most producers ask for a topic that does not exist and expect to get it.
+func TestATopicComesIntoBeingWithItsFirstProducerIfAllowed(t *testing.T) {
+	for _, partitions := range []int{0, 3} {
+		b := start(t, Config{Dir: t.TempDir(), AutoCreate: partitions})
+		client, err := kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(1))
+		require.NoError(t, err)
+		err = client.ProduceSync(t.Context(), &kgo.Record{Topic: "new", Value: []byte("x")}).FirstErr()
+		client.Close()
+		require.Equal(t, partitions > 0, err == nil, "%v", err)
+		require.Len(t, b.EndOffsets("new"), partitions)
+	}
+}

@@ -44,7 +44,8 @@ func startPeers(ctx context.Context, dir string, ports Ports, log *slog.Logger) 
 			p = nil
 		}
 	}()
-	if p.kafka, err = kafka.Start(kafka.Config{Dir: filepath.Join(dir, "kafka"), Port: ports.Kafka, Logger: log}); err != nil {
+	broker := kafka.Config{Dir: filepath.Join(dir, "kafka"), Port: ports.Kafka, AutoCreate: partitions, Logger: log}
+	if p.kafka, err = kafka.Start(broker); err != nil {
 		return p, taken(err, "--kafka-port")
 	}
 	if p.registry, err = registry.Start(registry.Config{File: filepath.Join(dir, "registry.json"), Port: ports.Registry, Logger: log}); err != nil {
