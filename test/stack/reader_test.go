@@ -304,6 +304,16 @@ func tailRows(ctx context.Context, conn grpc.ClientConnInterface, table string, 
 	return nil
 }
 
+// dataDir is where the data files of a table are, in the local file system.
+func (w *world) dataDir(namespace, name string) string {
+	w.t.Helper()
+	cat, err := rest.NewCatalog(w.t.Context(), "check", "http://"+local(w.ports.catalog))
+	require.NoError(w.t, err)
+	tbl, err := cat.LoadTable(w.t.Context(), []string{namespace, name})
+	require.NoError(w.t, err)
+	return strings.TrimPrefix(tbl.Location(), "file://") + "/data"
+}
+
 // specOf returns the partition spec of a table in words, and how many data files it has, by the Iceberg library.
 func (w *world) specOf(namespace, name string) (spec string, files int) {
 	w.t.Helper()

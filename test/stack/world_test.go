@@ -28,6 +28,7 @@ import (
 	"github.com/icestream/icestream/internal/devpeers/kafka"
 	"github.com/icestream/icestream/internal/devpeers/registry"
 	"github.com/icestream/icestream/internal/discovery"
+	"github.com/icestream/icestream/internal/file"
 	"github.com/icestream/icestream/internal/obs"
 	"github.com/icestream/icestream/services/buffer"
 	"github.com/icestream/icestream/services/committer"
@@ -39,7 +40,7 @@ import (
 var soak = flag.Bool("soak", false, "run the outages at full length")
 
 // patience bounds every wait of a test. It is far above what is needed on a busy machine.
-const patience = 60 * time.Second
+const patience = 30 * time.Second
 
 // roles in the order in which a stack starts.
 var roles = []discovery.Role{discovery.Buffer, discovery.Readstate, discovery.Committer, discovery.Ingest}
@@ -57,6 +58,7 @@ type world struct {
 	nodes    map[discovery.Role]*node
 	log      *slog.Logger
 	logs     *tail
+	fs       file.FS       // of the buffer's journal
 	redAfter time.Duration // of the committer; 0 is its default
 }
 
@@ -169,7 +171,7 @@ func (w *world) build(r discovery.Role, n *node) (func(context.Context) error, e
 	switch r {
 	case discovery.Buffer:
 		v, err := buffer.New(ctx, buffer.Config{Settings: s, Instance: "test", Drain: 5 * time.Second},
-			buffer.Deps{Log: log, Metrics: n.metrics, Health: n.health, Resolver: w.at})
+			buffer.Deps{Log: log, Metrics: n.metrics, Health: n.health, Resolver: w.at, FS: w.fs})
 		if err != nil {
 			return nil, err
 		}

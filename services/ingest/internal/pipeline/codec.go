@@ -39,6 +39,8 @@ type Codec interface {
 type RecordError struct {
 	Reason string // short code, kept in the quarantine table and in metrics
 	Text   string
+
+	noMessage bool // the schema lacks the pipeline's message, whose name may be what is wrong
 }
 
 // Error is the fault in words.

@@ -105,7 +105,7 @@ func (c *Protobuf) source(ctx context.Context, ref registry.Ref, f *frame.Frame)
 	}
 	candidate, err := proto.Candidate(md, c.Options)
 	if err != nil {
-		return nil, &RecordError{ReasonSchemaInvalid, fmt.Sprintf("mapping message %s of %s: %v", md.FullName(), ref, err)}
+		return nil, &RecordError{Reason: ReasonSchemaInvalid, Text: fmt.Sprintf("mapping message %s of %s: %v", md.FullName(), ref, err)}
 	}
 	return &protoSource{md: md, name: fmt.Sprintf("%s, message %s", ref, md.FullName()), candidate: candidate, options: c.Options}, nil
 }
@@ -117,12 +117,15 @@ func (c *Protobuf) message(s *registry.Schema, f *frame.Frame) (protoreflect.Mes
 		return s.Message(pathOf(f))
 	}
 	want, err := s.MessageByName(c.Message)
-	if err != nil || f.Form == frame.Fixed || len(f.Index) == 0 {
-		return want, err
+	if err != nil {
+		return nil, &RecordError{Reason: ReasonSchemaInvalid, Text: err.Error(), noMessage: true}
+	}
+	if f.Form == frame.Fixed || len(f.Index) == 0 {
+		return want, nil
 	}
 	md, err := s.Message(pathOf(f))
 	if err == nil && md.FullName() != want.FullName() {
-		return nil, &RecordError{"message_other", fmt.Sprintf("the record is a %s, the pipeline reads %s", md.FullName(), c.Message)}
+		return nil, &RecordError{Reason: "message_other", Text: fmt.Sprintf("the record is a %s, the pipeline reads %s", md.FullName(), c.Message)}
 	}
 	return md, err
 }
@@ -142,9 +145,9 @@ func registryFault(err error) error {
 	case errors.As(err, &rf):
 		return err
 	case errors.Is(err, registry.ErrNotFound):
-		return &RecordError{ReasonSchemaUnknown, err.Error()}
+		return &RecordError{Reason: ReasonSchemaUnknown, Text: err.Error()}
 	case errors.Is(err, registry.ErrBadSchema):
-		return &RecordError{ReasonSchemaInvalid, err.Error()}
+		return &RecordError{Reason: ReasonSchemaInvalid, Text: err.Error()}
 	case errors.Is(err, registry.ErrUnauthorized):
 		return fault.New(fault.Unauthorized, "%w", err)
 	case errors.As(err, &away):

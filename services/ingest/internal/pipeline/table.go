@@ -299,7 +299,7 @@ func (t *table) planFor(ctx context.Context, f *frame.Frame) (*plan, error) {
 		t.mu.Lock()
 		delete(t.proposing, key) // ids of bad records must not pile up
 		t.mu.Unlock()
-		return nil, err
+		return nil, t.misnamed(err)
 	}
 	pl, err = t.agree(ctx, src)
 	if err != nil {
@@ -309,6 +309,25 @@ func (t *table) planFor(ctx context.Context, f *frame.Frame) (*plan, error) {
 	t.plans[key] = pl
 	t.mu.Unlock()
 	return pl, nil
+}
+
+// misnamed tells a wrong name of the pipeline's message from a stray record: as long as no record has made columns of
+// the table, the name is doubted and the records wait, instead of a whole topic going to quarantine.
+func (t *table) misnamed(err error) error {
+	rf, ok := errors.AsType[*RecordError](err)
+	if !ok || !rf.noMessage {
+		return err
+	}
+	t.mu.Lock()
+	latest := t.latest
+	t.mu.Unlock()
+	if latest != nil {
+		s := &schema.Schema{}
+		if err := json.Unmarshal(latest.Columns, s); err != nil || len(s.Mapped()) > 0 {
+			return rf
+		}
+	}
+	return &stopError{fmt.Errorf("finding the message of pipeline %s: %s; correct its message: setting, the records wait", t.p.c.Pipeline.Name, rf.Text)}
 }
 
 // agree proposes a source schema and compiles its plan for the target that the committer answers.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -136,6 +137,10 @@ func (c *Consumer) lookUpTopics(ctx context.Context) (map[string]Topic, error) {
 func (c *Consumer) explainBroker(err error) error {
 	if errors.Is(err, kerr.SaslAuthenticationFailed) || errors.Is(err, kerr.UnsupportedSaslMechanism) {
 		return c.explain(err)
+	}
+	if errors.Is(err, io.EOF) { // some brokers only hang up on a client that they do not like
+		return fmt.Errorf("looking topics up at %s: the broker closes the connection: check security.protocol, sasl.mechanism, sasl.username and sasl.password: %w; it is tried again by itself",
+			strings.Join(c.cfg.Brokers, ","), err)
 	}
 	return fmt.Errorf("looking topics up at %s: %w; it is tried again by itself", strings.Join(c.cfg.Brokers, ","), err)
 }

@@ -107,7 +107,20 @@ func (s *Schema) MessageByName(name string) (protoreflect.MessageDescriptor, err
 	if md := findMessage(s.File.Messages(), protoreflect.FullName(name)); md != nil {
 		return md, nil
 	}
-	return nil, &BadSchemaError{What: s.Ref.String(), File: s.File.Path(), Detail: fmt.Sprintf("it has no message %s", name)}
+	return nil, &BadSchemaError{What: s.Ref.String(), File: s.File.Path(), Detail: fmt.Sprintf("it has no message %s, only %s", name, messageNames(s.File.Messages()))}
+}
+
+// messageNames lists the first few messages of a file for people.
+func messageNames(level protoreflect.MessageDescriptors) string {
+	const few = 8
+	var names []string
+	for i := range min(level.Len(), few) {
+		names = append(names, string(level.Get(i).FullName()))
+	}
+	if more := level.Len() - few; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
 }
 
 func findMessage(level protoreflect.MessageDescriptors, name protoreflect.FullName) protoreflect.MessageDescriptor {
