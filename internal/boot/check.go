@@ -1,5 +1,7 @@
 package boot
 
+import "github.com/icestream/icestream/internal/fault"
+
 // Check is the result of reaching one peer, for `icestream check`.
 type Check struct {
 	Peer    string `json:"peer"` // kafka, registry, catalog
@@ -11,7 +13,7 @@ type Check struct {
 // Checked makes the result of a check: detail when err is nil, else the error.
 func Checked(peer, address, detail string, err error) Check {
 	if err != nil {
-		return Check{Peer: peer, Address: address, Detail: err.Error()}
+		return Check{Peer: peer, Address: address, Detail: fault.Describe(err)}
 	}
 	return Check{Peer: peer, Address: address, OK: true, Detail: detail}
 }

@@ -12,7 +12,7 @@ import (
 // is too little while the process is young (a collection every few MiB) and far
 // too much when budgets are full (several times the budget in garbage).
 const (
-	headroom   = 64 << 20 // garbage between two collections
+	headroom   = 40 << 20 // garbage between two collections
 	leastPace  = 30       // percent of the live heap, when it is very large
 	mostPace   = 1000
 	firstPace  = mostPace // until the first collection has measured the live heap

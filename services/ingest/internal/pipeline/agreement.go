@@ -68,10 +68,12 @@ func (s *session) sleep(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// awaitSchema waits until the log has learned the schema from the committer, and reminds the committer of it.
+// awaitSchema waits until the log has learned the schema from the committer, and reminds the committer of it: a log
+// that came back without its journal and a committer that was restarted both have forgotten it, and rows wait.
 func (s *session) awaitSchema(ctx context.Context, fingerprint string, pl *plan) error {
+	patience := backoff.Policy{Initial: 200 * time.Millisecond, Max: schemaPatience, Factor: 2, Jitter: 0.3}.Start()
 	for {
-		known, err := s.lane.AwaitSchema(ctx, fingerprint, schemaPatience)
+		known, err := s.lane.AwaitSchema(ctx, fingerprint, patience.Next())
 		if err != nil || known {
 			if known {
 				s.w.set(event.PartitionRunning, "")

@@ -96,11 +96,19 @@ func (c *Config) common() ([]kgo.Opt, error) {
 	return opts, nil
 }
 
+// More than this is never fetched or queued ahead, whatever the budget: a few
+// MiB are some ten milliseconds of decoding, longer than a fetch takes, and each
+// further one is memory that buys nothing (a record takes twice its bytes here).
+const (
+	maxFetch = 8 << 20 // of one response
+	maxQueue = 4 << 20 // of one partition
+)
+
 // fetchOptions bound what the client fetches ahead: one response per broker, each at most an eighth of the budget. A
 // broker always returns at least one batch, however large, so no record is too large to be seen.
 func (c *Config) fetchOptions(f *inflation) []kgo.Opt {
-	perFetch := min(max(c.Budget/8, 256<<10), 16<<20)
-	f.perFetch, f.perPartition = perFetch, min(perFetch, 4<<20)
+	perFetch := min(max(c.Budget/8, 256<<10), maxFetch)
+	f.perFetch, f.perPartition = perFetch, min(perFetch, maxFetch/4)
 	return []kgo.Opt{
 		kgo.Rack(c.Rack),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),

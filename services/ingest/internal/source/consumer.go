@@ -96,7 +96,7 @@ func New(cfg Config, h Handler) (*Consumer, error) {
 		}
 		c.whole = whole
 	}
-	c.perQueue.Store(cfg.Budget / 4)
+	c.perQueue.Store(min(cfg.Budget/4, maxQueue))
 	common, err := cfg.common()
 	if err != nil {
 		return nil, err
@@ -335,7 +335,7 @@ func (c *Consumer) release(ctx context.Context, m map[string][]int32, lost bool)
 // share divides half of the budget among the queues; the other half is for fetches on their way. c.mu is held.
 func (c *Consumer) share() {
 	n := int64(max(len(c.cursors), 1))
-	c.perQueue.Store(min(max(c.cfg.Budget/2/n, 128<<10), 16<<20))
+	c.perQueue.Store(min(max(c.cfg.Budget/2/n, 128<<10), maxQueue))
 }
 
 // Position is what is committed to the group: the next offset, and the leader epoch of the record before it.
