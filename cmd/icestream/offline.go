@@ -64,17 +64,18 @@ func (t *target) openCatalog(cmd *cobra.Command) (*catalog.Server, error) {
 // errEnough ends a scan at its limit.
 var errEnough = errors.New("enough rows")
 
-// scanOffline prints the committed rows of a dev folder in which nothing runs.
+// scanOffline prints the committed rows of a dev folder from the catalog in it;
+// nothing needs to run.
 func (t *target) scanOffline(cmd *cobra.Command, req *readstatev1.ScanRequest, format string) error {
 	if req.GetAt() != nil || req.GetPart() == readstatev1.ScanPart_SCAN_PART_HOT {
-		return fault.New(fault.Unavailable, "nothing is running in %s: only the newest committed rows can be read", t.dir)
+		return fault.New(fault.Unavailable, "only the newest committed rows of %s can be read here: nothing is running in %s that serves others",
+			req.GetTable(), t.dir)
 	}
 	server, err := t.openCatalog(cmd)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = server.Close() }()
-	cmd.PrintErrf("nothing is running in %s: committed rows only\n", t.dir)
 	var w rowWriter
 	rows := int64(0)
 	err = server.Scan(cmd.Context(), strings.Split(req.GetTable(), "."), func(rec arrow.RecordBatch) error {

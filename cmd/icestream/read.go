@@ -18,6 +18,7 @@ import (
 
 	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
 	typesv1 "github.com/icestream/icestream/gen/go/icestream/types/v1"
+	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/wire"
 )
@@ -112,8 +113,14 @@ func (t *target) scan(cmd *cobra.Command, req *readstatev1.ScanRequest, format s
 			return err
 		}
 		if !listening(cmd.Context(), c.Discovery.Readstate) {
+			cmd.PrintErrf("nothing is running in %s: committed rows only\n", t.dir)
 			return t.scanOffline(cmd, req, format)
 		}
+		if isQuarantine(req.GetTable()) {
+			return t.scanOffline(cmd, req, format)
+		}
+	} else if isQuarantine(req.GetTable()) {
+		return fault.New(fault.Unsupported, "%s is a quarantine table: it is never hot, so read it with any engine that reads Iceberg", req.GetTable())
 	}
 	conn, err := t.dial(cmd, readstateOf)
 	if err != nil {
@@ -122,6 +129,9 @@ func (t *target) scan(cmd *cobra.Command, req *readstatev1.ScanRequest, format s
 	defer func() { _ = conn.Close() }()
 	return printScan(cmd.Context(), conn, req, format, cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
+
+// isQuarantine tells quarantine tables by their name; no pipeline may write one so named.
+func isQuarantine(table string) bool { return strings.HasSuffix(table, config.QuarantineSuffix) }
 
 // printScan prints the rows, and on errs one line with the position.
 func printScan(ctx context.Context, conn grpc.ClientConnInterface, req *readstatev1.ScanRequest, format string, out, errs io.Writer) error {

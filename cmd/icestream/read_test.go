@@ -6,17 +6,20 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
+	"github.com/icestream/icestream/cmd/icestream/internal/dev"
 	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
 	typesv1 "github.com/icestream/icestream/gen/go/icestream/types/v1"
 	"github.com/icestream/icestream/internal/boot"
 	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/wire"
 )
 
@@ -140,4 +143,35 @@ func TestAFolderOfNoRunIsExplained(t *testing.T) {
 	code, _, errs := icestream(t, "read", "--dir", filepath.Join(t.TempDir(), "nothing"), "a.b")
 	require.EqualValues(t, 2, code)
 	require.Contains(t, errs, "no folder of `icestream dev`")
+}
+
+// A dev folder in which nothing runs still shows what was committed.
+func TestAFolderInWhichNothingRunsIsReadFromItsCatalog(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	var out bytes.Buffer
+	require.NoError(t, dev.Run(t.Context(), dev.Options{Dir: dir, Records: 2000, Seed: 1, Program: "icestream", Out: &out}), "%s", &out)
+	require.Contains(t, out.String(), "icestream read --dir "+dir)
+
+	code, rows, errs := icestream(t, "read", "--dir", dir, "shop.orders", "--limit", "3", "--columns", "order_id,_lsn", "-o", "csv")
+	require.EqualValues(t, 0, code, errs)
+	require.Equal(t, 4, strings.Count(rows, "\n"), "%s", rows)
+	require.Contains(t, errs, "committed rows only")
+
+	code, _, errs = icestream(t, "audit", "--dir", dir, "shop.orders", "--deep")
+	require.EqualValues(t, 0, code, errs)
+	for _, c := range []struct {
+		args []string
+		code run.Code
+		says string
+	}{
+		{[]string{"read", "shop.nope"}, run.CannotTell, "holds no table shop.nope"},
+		{[]string{"read", "shop.orders", "--columns", "nope"}, run.CannotTell, `no column "nope"`},
+		{[]string{"read", "shop.orders", "--at", "lsn:1"}, run.Dependency, "nothing is running"},
+		{[]string{"tail", "shop.orders"}, run.Dependency, "nothing is running"},
+		{[]string{"audit", "shop.nope"}, run.CannotTell, "shop.nope"},
+	} {
+		code, _, errs = icestream(t, append(c.args, "--dir", dir)...)
+		require.Equal(t, c.code, code, "%v: %s", c.args, errs)
+		require.Contains(t, errs, c.says, "%v", c.args)
+	}
 }

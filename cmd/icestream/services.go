@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -44,6 +45,7 @@ func runCommand() *cobra.Command {
 
 func validateCommand() *cobra.Command {
 	var t target
+	var format string
 	cmd := &cobra.Command{
 		Use:     "validate",
 		Short:   "Check the configuration file and print every mistake with its place",
@@ -54,11 +56,19 @@ func validateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cmd.Printf("%s is valid: %d pipelines\n", t.path(), len(c.Pipelines))
+			names := make([]string, 0, len(c.Pipelines))
+			for _, p := range c.Pipelines {
+				names = append(names, p.Name)
+			}
+			if format == "json" {
+				return printJSON(cmd.OutOrStdout(), map[string]any{"valid": true, "file": t.path(), "pipelines": names})
+			}
+			cmd.Printf("%s is valid; pipelines: %s\n", t.path(), strings.Join(names, ", "))
 			return nil
 		},
 	}
 	t.flags(cmd)
+	outputFlag(cmd, &format, "table", "json")
 	show := &cobra.Command{
 		Use:     "show",
 		Short:   "Print the whole configuration in force, secrets redacted",
@@ -85,7 +95,7 @@ func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Reach every peer of the configuration and say what is wrong",
-		Long:  "Reach broker, registry, catalog and warehouse with the credentials of the configuration. Exit code 0 when all work, 4 when one does not.",
+		Long:  "Reach broker, registry and catalog with the credentials of the configuration. Exit code 0 when all work, 4 when one does not.",
 		Example: `  icestream check -c icestream.yaml
   icestream check -c icestream.yaml -o json`,
 		Args: noArguments,
@@ -172,7 +182,7 @@ func journalCommand() *cobra.Command {
 		Example: "  icestream journal dump ./data/journal",
 		Args:    oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return buffer.DumpJournal(args[0], cmd.OutOrStdout())
+			return run.WithCode(run.CannotTell, buffer.DumpJournal(args[0], cmd.OutOrStdout()))
 		},
 	}
 	return group("journal", "Look into a buffer's journal", dump)

@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/catalog"
 	"github.com/apache/iceberg-go/table"
+
+	"github.com/icestream/icestream/internal/fault"
 )
 
 // Fault is what Plant does to a table.
@@ -30,16 +34,19 @@ func Faults() []Fault { return []Fault{FaultLose, FaultDouble, FaultAlter} }
 // Iceberg library and none of the product's code. fn must not keep the batches.
 func (s *Server) Scan(ctx context.Context, name []string, fn func(arrow.RecordBatch) error) error {
 	t, err := s.cat.LoadTable(ctx, name)
+	if errors.Is(err, catalog.ErrNoSuchTable) {
+		return fault.New(fault.UnknownTable, "%s holds no table %s", s.dbPath, strings.Join(name, "."))
+	}
 	if err != nil {
-		return fmt.Errorf("loading table %v: %w", name, err)
+		return fmt.Errorf("loading table %s: %w", strings.Join(name, "."), err)
 	}
 	_, batches, err := t.Scan().ToArrowRecords(ctx)
 	if err != nil {
-		return fmt.Errorf("scanning table %v: %w", name, err)
+		return fmt.Errorf("scanning table %s: %w", strings.Join(name, "."), err)
 	}
 	for rec, err := range batches {
 		if err != nil {
-			return fmt.Errorf("scanning table %v: %w", name, err)
+			return fmt.Errorf("scanning table %s: %w", strings.Join(name, "."), err)
 		}
 		err = fn(rec)
 		rec.Release()
@@ -52,25 +59,25 @@ func (s *Server) Scan(ctx context.Context, name []string, fn func(arrow.RecordBa
 
 // Plant damages a table as a faulty foreign engine would: it rewrites one data
 // file. Whoever verifies the table afterwards must notice.
-func (s *Server) Plant(ctx context.Context, name []string, fault Fault) error {
+func (s *Server) Plant(ctx context.Context, name []string, f Fault) error {
 	s.commits.Lock()
 	defer s.commits.Unlock()
 	t, err := s.cat.LoadTable(ctx, name)
 	if err != nil {
-		return fmt.Errorf("planting %q in table %v: %w", fault, name, err)
+		return fmt.Errorf("planting %q in table %v: %w", f, name, err)
 	}
 	tasks, err := t.Scan().PlanFiles(ctx)
 	if err != nil || len(tasks) == 0 {
-		return errors.Join(fmt.Errorf("planting %q in table %v: it has no data files", fault, name), err)
+		return errors.Join(fmt.Errorf("planting %q in table %v: it has no data files", f, name), err)
 	}
 	shape, batches, err := t.Scan().ReadTasks(ctx, tasks[:1])
 	if err != nil {
-		return fmt.Errorf("planting %q in table %v: %w", fault, name, err)
+		return fmt.Errorf("planting %q in table %v: %w", f, name, err)
 	}
 	var files []iceberg.DataFile
-	for file, err := range table.WriteRecords(ctx, t, shape, damaged(batches, fault)) {
+	for file, err := range table.WriteRecords(ctx, t, shape, damaged(batches, f)) {
 		if err != nil {
-			return fmt.Errorf("planting %q in table %v: %w", fault, name, err)
+			return fmt.Errorf("planting %q in table %v: %w", f, name, err)
 		}
 		files = append(files, file)
 	}
@@ -80,16 +87,16 @@ func (s *Server) Plant(ctx context.Context, name []string, fault Fault) error {
 		rewrite = rewrite.AddDataFile(f)
 	}
 	if err := rewrite.Commit(ctx); err != nil {
-		return fmt.Errorf("planting %q in table %v: %w", fault, name, err)
+		return fmt.Errorf("planting %q in table %v: %w", f, name, err)
 	}
 	if _, err := tx.Commit(ctx); err != nil {
-		return fmt.Errorf("planting %q in table %v: %w", fault, name, err)
+		return fmt.Errorf("planting %q in table %v: %w", f, name, err)
 	}
 	return nil
 }
 
 // damaged passes batches on with the fault in the first one.
-func damaged(in iter.Seq2[arrow.RecordBatch, error], fault Fault) iter.Seq2[arrow.RecordBatch, error] {
+func damaged(in iter.Seq2[arrow.RecordBatch, error], f Fault) iter.Seq2[arrow.RecordBatch, error] {
 	return func(yield func(arrow.RecordBatch, error) bool) {
 		planted := false
 		for rec, err := range in {
@@ -100,7 +107,7 @@ func damaged(in iter.Seq2[arrow.RecordBatch, error], fault Fault) iter.Seq2[arro
 			out := []arrow.RecordBatch{rec}
 			if !planted && rec.NumRows() > 0 {
 				planted = true
-				switch fault {
+				switch f {
 				case FaultLose:
 					out = []arrow.RecordBatch{rec.NewSlice(1, rec.NumRows())}
 				case FaultDouble:

@@ -363,7 +363,7 @@ func (d *driver) next() string {
   %s read --dir %s %s --limit 5
   %s audit --dir %s %s
   duckdb -c "INSTALL iceberg; LOAD iceberg; SELECT count(*) FROM iceberg_scan('%s')"
-  python -c "from pyiceberg.catalog.sql import SqlCatalog; print(SqlCatalog('icestream', uri='sqlite:///%s', warehouse='%s').load_table('%s').scan().to_arrow().num_rows)"`,
+  python -c "from pyiceberg.catalog.sql import SqlCatalog; print(SqlCatalog('icestream', uri='sqlite:///%s', warehouse='%s').load_table('%s').scan().to_arrow().num_rows)"  # pip install 'pyiceberg[sql-sqlite,pyarrow]'`,
 		d.o.Program, d.o.Dir, tableName, d.o.Program, d.o.Dir, tableName, location, d.peers.catalog.DatabasePath(), d.peers.catalog.Warehouse(), tableName)
 }
 
