@@ -251,10 +251,10 @@ func (w *world) close() {
 	if w.kafka != nil {
 		_ = w.kafka.Close()
 	}
+	if path := os.Getenv("STACK_LOG"); path != "" {
+		_ = os.WriteFile(path, w.logs.all(), 0o600)
+	}
 	if w.t.Failed() {
-		if path := os.Getenv("STACK_LOG"); path != "" {
-			_ = os.WriteFile(path, w.logs.all(), 0o600)
-		}
 		w.t.Logf("warnings and errors:\n%s", w.logs.loud())
 	}
 }

@@ -25,7 +25,7 @@ const (
 	// alone is the payload size from which a record gets an entry of its own, because its row may be many times
 	// larger: only then can it be taken back when no message could carry it.
 	alone = 4 << 20
-	// schemaPatience is how long an entry waits for the log to learn its schema before the committer is asked again.
+	// schemaPatience is how long an entry waits at most for the log to learn its schema before the committer is asked again.
 	schemaPatience = 5 * time.Second
 )
 
