@@ -9,10 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
-
-	"google.golang.org/grpc"
 
 	"github.com/icestream/icestream/internal/discovery"
 	"github.com/icestream/icestream/internal/obs"
@@ -38,7 +35,7 @@ type Service struct {
 	lake   *lake.Lake
 	hub    *server.Hub
 	server *rpc.Server
-	conns  *connections
+	conns  *rpc.Pool
 	self   *obs.Component
 }
 
@@ -73,7 +70,7 @@ func New(ctx context.Context, cfg Config, d Deps) (*Service, error) {
 	if s.server, err = rpc.Listen(ctx, cfg.Settings.Services.Committer.Listen, options); err != nil {
 		return nil, errors.Join(fmt.Errorf("%w; set services.committer.listen to a free address", err), s.lake.Close())
 	}
-	s.conns = &connections{options: options, open: map[string]*grpc.ClientConn{}}
+	s.conns = rpc.NewPool(options)
 	o := cfg.hubOptions()
 	o.Lake, o.Resolve, o.Dial, o.Health, o.Metrics, o.Log = s.lake, d.Resolver, s.conns, d.Health, d.Metrics, d.Log
 	s.hub = server.New(o)
@@ -109,39 +106,5 @@ func (s *Service) Run(ctx context.Context) error {
 	g.OnStop("commit what is held", s.hub.Drain)
 	s.self.Ready()
 	err := g.Run(ctx)
-	return errors.Join(err, s.conns.close(), s.lake.Close())
-}
-
-// connections keeps one connection per address.
-type connections struct {
-	options rpc.Options
-
-	mu   sync.Mutex
-	open map[string]*grpc.ClientConn
-}
-
-// Conn implements server.Dialer.
-func (c *connections) Conn(address string) (*grpc.ClientConn, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if conn := c.open[address]; conn != nil {
-		return conn, nil
-	}
-	conn, err := rpc.Dial(address, c.options)
-	if err != nil {
-		return nil, err
-	}
-	c.open[address] = conn
-	return conn, nil
-}
-
-func (c *connections) close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var err error
-	for address, conn := range c.open {
-		err = errors.Join(err, conn.Close())
-		delete(c.open, address)
-	}
-	return err
+	return errors.Join(err, s.conns.Close(), s.lake.Close())
 }

@@ -78,7 +78,7 @@ func New(ctx context.Context, cfg Config, d Deps) (*Service, error) {
 		}
 		s.pipelines = append(s.pipelines, p)
 	}
-	s.server, err = rpc.Listen(ctx, cfg.Settings.Services.Ingest.Listen, s.conns.options())
+	s.server, err = rpc.Listen(ctx, cfg.Settings.Services.Ingest.Listen, s.conns.options)
 	if err != nil {
 		return nil, fmt.Errorf("%w; set services.ingest.listen to a free address", err)
 	}
@@ -117,7 +117,7 @@ func (s *Service) pipelineConfig(i int) (pipeline.Config, error) {
 		},
 		Buffer: func(ctx context.Context, table, addr string) (grpc.ClientConnInterface, error) {
 			if addr != "" {
-				return s.conns.to(addr)
+				return s.conns.pool.Conn(addr)
 			}
 			return s.conns.owner(ctx, table, discovery.Buffer)
 		},
@@ -168,8 +168,7 @@ func (s *Service) Run(ctx context.Context) error {
 	err = errors.Join(err, s.drain(context.WithoutCancel(ctx)))
 	stop()
 	wg.Wait()
-	s.conns.close()
-	return err
+	return errors.Join(err, s.conns.pool.Close())
 }
 
 func (s *Service) drain(ctx context.Context) error {
@@ -192,49 +191,25 @@ func (s *Service) drain(ctx context.Context) error {
 	return s.server.Drain(calls)
 }
 
-// connections keeps one client connection per address.
+// connections finds the owners of tables and connects to them.
 type connections struct {
-	d   Deps
-	o   rpc.Options
-	mu  sync.Mutex
-	all map[string]*grpc.ClientConn
+	resolver discovery.Resolver
+	options  rpc.Options
+	pool     *rpc.Pool
 }
 
 func newConnections(d Deps, cfg Config) *connections {
-	return &connections{d: d, all: map[string]*grpc.ClientConn{}, o: rpc.Options{
+	o := rpc.Options{
 		Service: "ingest", Codec: wire.Codec{}, ToStatus: wire.ToStatus, FromStatus: wire.FromStatus,
 		MaxMessage: cfg.Settings.Limits.MaxMessage(), Metrics: d.Metrics, Log: d.Log,
-	}}
+	}
+	return &connections{resolver: d.Resolver, options: o, pool: rpc.NewPool(o)}
 }
-
-func (c *connections) options() rpc.Options { return c.o }
 
 func (c *connections) owner(ctx context.Context, table string, role discovery.Role) (grpc.ClientConnInterface, error) {
-	addr, err := c.d.Resolver.Owner(ctx, table, role)
+	addr, err := c.resolver.Owner(ctx, table, role)
 	if err != nil {
 		return nil, err
 	}
-	return c.to(addr)
-}
-
-func (c *connections) to(addr string) (grpc.ClientConnInterface, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if conn := c.all[addr]; conn != nil {
-		return conn, nil
-	}
-	conn, err := rpc.Dial(addr, c.o)
-	if err != nil {
-		return nil, err
-	}
-	c.all[addr] = conn
-	return conn, nil
-}
-
-func (c *connections) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, conn := range c.all {
-		_ = conn.Close() // nothing is in flight any more
-	}
+	return c.pool.Conn(addr)
 }

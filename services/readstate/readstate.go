@@ -37,7 +37,7 @@ type Service struct {
 	rpc     *rpc.Server
 	api     *readapi.Server
 	replica *replica.Replica
-	conns   *connections
+	conns   *rpc.Pool
 }
 
 // Defs returns the metrics of the service.
@@ -63,9 +63,9 @@ func New(ctx context.Context, cfg Config, d Deps) (*Service, error) {
 		Service: server.Service, Codec: wire.Codec{}, ToStatus: wire.ToStatus, FromStatus: wire.FromStatus,
 		MaxMessage: cfg.Settings.Limits.MaxMessage(), Metrics: d.Metrics, Log: d.Log,
 	}
-	s := &Service{cfg: cfg, d: d, conns: &connections{o: o, all: map[string]*grpc.ClientConn{}}}
+	s := &Service{cfg: cfg, d: d, conns: rpc.NewPool(o)}
 	s.replica = replica.New(replica.Config{
-		Instance: cfg.Instance, Resolver: d.Resolver, Dial: s.conns.to, Pins: func(table string) (int64, int64) { return s.api.Pins(table) },
+		Instance: cfg.Instance, Resolver: d.Resolver, Dial: s.dial, Pins: func(table string) (int64, int64) { return s.api.Pins(table) },
 		Poll: cfg.Poll, PinEvery: cfg.PinEvery, Health: d.Health, Metrics: d.Metrics, Log: d.Log,
 	})
 	s.api = readapi.New(readapi.Options{
@@ -117,8 +117,7 @@ func (s *Service) Run(ctx context.Context) error {
 	err = errors.Join(err, s.drain(context.WithoutCancel(ctx)))
 	stop()
 	wg.Wait()
-	s.conns.close()
-	return err
+	return errors.Join(err, s.conns.Close())
 }
 
 func (s *Service) drain(ctx context.Context) error {
@@ -127,31 +126,7 @@ func (s *Service) drain(ctx context.Context) error {
 	return s.rpc.Drain(ctx)
 }
 
-// connections keeps one client connection per address.
-type connections struct {
-	o   rpc.Options
-	mu  sync.Mutex
-	all map[string]*grpc.ClientConn
-}
-
-func (c *connections) to(address string) (grpc.ClientConnInterface, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if conn := c.all[address]; conn != nil {
-		return conn, nil
-	}
-	conn, err := rpc.Dial(address, c.o)
-	if err != nil {
-		return nil, err
-	}
-	c.all[address] = conn
-	return conn, nil
-}
-
-func (c *connections) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, conn := range c.all {
-		_ = conn.Close() // nothing is in flight any more
-	}
+// dial implements what the replica needs of the pool.
+func (s *Service) dial(address string) (grpc.ClientConnInterface, error) {
+	return s.conns.Conn(address)
 }
