@@ -18,6 +18,7 @@ import (
 	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/run"
+	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/internal/wire"
 )
 
@@ -132,7 +133,32 @@ func printDescription(cmd *cobra.Command, d *readstatev1.DescribeTableResponse) 
 			strconv.FormatInt(p.GetLag(), 10), p.GetProgress().GetReason(),
 		})
 	}
-	return printTable(cmd.OutOrStdout(), []string{"PIPELINE", "PARTITION", "COMMITTED", "VISIBLE", "END", "LAG", "STATE"}, rows)
+	if err := printTable(cmd.OutOrStdout(), []string{"PIPELINE", "PARTITION", "COMMITTED", "VISIBLE", "END", "LAG", "STATE"}, rows); err != nil {
+		return err
+	}
+	return printColumns(cmd, d.GetSchema().GetColumns())
+}
+
+// printColumns prints the columns of a table at every depth; text is the JSON of
+// internal/schema.
+func printColumns(cmd *cobra.Command, text []byte) error {
+	if len(text) == 0 {
+		return nil // the table has no row yet, and no schema
+	}
+	s := &schema.Schema{}
+	if err := json.Unmarshal(text, s); err != nil {
+		return fmt.Errorf("reading the schema of the table: %w", err)
+	}
+	var rows [][]string
+	s.Walk(func(path string, n *schema.Node) {
+		null := "null"
+		if n.Required {
+			null = "required"
+		}
+		rows = append(rows, []string{strconv.Itoa(int(n.FieldID)), path, n.Type.String(), null})
+	})
+	cmd.Println()
+	return printTable(cmd.OutOrStdout(), []string{"ID", "COLUMN", "TYPE", ""}, rows)
 }
 
 func statusCommand() *cobra.Command {

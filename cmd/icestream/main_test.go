@@ -16,6 +16,7 @@ import (
 	"github.com/icestream/icestream/cmd/icestream/internal/dev"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/run"
+	"github.com/icestream/icestream/internal/schema"
 )
 
 // icestream runs the command line and returns the exit code and both outputs.
@@ -152,4 +153,21 @@ func TestJoinedErrorsAreOneLineEachAndLoseNoWords(t *testing.T) {
 	require.Equal(t, "rows differ [CORRUPT]\nno table [UNKNOWN_TABLE]", describe(run.WithCode(run.Violated, errors.Join(a, b))))
 	require.Contains(t, describe(fmt.Errorf("opening the lake: %w", errors.Join(a, b))), "opening the lake")
 	require.Contains(t, describe(fmt.Errorf("both %w and %w", a, b)), "both")
+}
+
+func TestDescribePrintsColumnsAtEveryDepth(t *testing.T) {
+	s := &schema.Schema{Columns: []*schema.Node{
+		{Name: "id", Type: schema.Of(schema.Long), Required: true},
+		{Name: "place", Type: schema.Of(schema.Struct), Kids: []*schema.Node{{Name: "lat", Type: schema.Of(schema.Double)}}},
+	}}
+	s.AssignIDs()
+	text, err := json.Marshal(s)
+	require.NoError(t, err)
+	var out bytes.Buffer
+	cmd := describeCommand()
+	cmd.SetOut(&out)
+	require.NoError(t, printColumns(cmd, text))
+	for _, line := range []string{"id ", "long ", "required", "place.lat", "double"} {
+		require.Contains(t, out.String(), line)
+	}
 }

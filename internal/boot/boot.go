@@ -5,6 +5,7 @@ package boot
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -110,7 +111,11 @@ func serve(ctx context.Context, name string, args []string, build func(context.C
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	path := flags.String("config", os.Getenv(config.EnvFile), "configuration file (default from "+config.EnvFile+")")
 	version := flags.Bool("version", false, "print the version and end")
-	if err := flags.Parse(args); err != nil {
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil // the flags are printed already
+	}
+	if err != nil {
 		return run.WithCode(run.CannotTell, err)
 	}
 	if *version {

@@ -33,7 +33,7 @@ func Codes() []CodeDoc {
 		{Violated, "violated", "a verification found a fault: rows lost, doubled or altered, or a guarantee that does not hold"},
 		{CannotTell, "cannot tell", "the verb could not be carried out or decided: wrong usage, or something needed to decide is missing"},
 		{BadConfig, "configuration", "the configuration is refused; each error names its file, line and column"},
-		{Dependency, "dependency", "a peer (broker, registry, catalog, object store, another service) refuses for good, such as wrong credentials"},
+		{Dependency, "dependency", "a peer (broker, registry, catalog, object store, another service) cannot be reached or refuses, such as wrong credentials"},
 		{Internal, "internal", "a fault of Icestream itself, or of the machine (disk full, fsync error); the log names the actor"},
 		{Interrupted, "interrupted", "ended by a signal before the verb was done"},
 	}
