@@ -124,13 +124,7 @@ func TestACatalogWhoseAnswersCannotBeTrustedDoublesAndLosesNothing(t *testing.T)
 	u.on.Store(true)
 	l := w.produce("orders", 4, 0, 2500)
 	w.start()
-	ctx, cancel := context.WithCancel(t.Context())
-	read := make(chan error, 1)
-	conn := w.dial(discovery.Readstate)
-	go func() {
-		_, err := readAlong(ctx, conn, "shop.orders", l.ledger)
-		read <- err
-	}()
+	stopReading := w.readAlong(l)
 	length := 6 * time.Second
 	if *soak {
 		length = 2 * time.Minute
@@ -144,8 +138,7 @@ func TestACatalogWhoseAnswersCannotBeTrustedDoublesAndLosesNothing(t *testing.T)
 	w.ready()
 	l.halt()
 	w.settle("shop.orders", "orders")
-	cancel()
-	require.NoError(t, <-read)
+	stopReading()
 	t.Logf("%d records; the catalog did %v", l.ledger.Total(), u.did)
 	w.settings.Catalog.URI = real
 	w.verify("shop.orders", l.ledger)
