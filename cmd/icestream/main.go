@@ -44,7 +44,7 @@ func execute(ctx context.Context, args []string, out, errs io.Writer) run.Code {
 // describe prints an error for people, joined ones each on a line of its own.
 func describe(err error) string {
 	for e := err; e != nil && e.Error() == err.Error(); e = errors.Unwrap(e) { // marks add no words
-		joined, ok := e.(interface{ Unwrap() []error }) //nolint:errorlint // this walks the chain itself
+		joined, ok := e.(interface{ Unwrap() []error })
 		if !ok {
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -174,9 +175,7 @@ func (w *world) foreignTable(name string, summary map[string]string) {
 	rd, err := array.NewRecordReader(schema, []arrow.RecordBatch{rec})
 	require.NoError(w.t, err)
 	props := iceberg.Properties{}
-	for k, v := range summary {
-		props[k] = v
-	}
+	maps.Copy(props, summary)
 	_, err = tbl.Append(ctx, rd, props)
 	require.NoError(w.t, err)
 }
@@ -217,8 +216,11 @@ func TestAWrongKafkaPasswordIsNamed(t *testing.T) {
 	t.Cleanup(guarded.Close)
 	with := func(password string) []config.Override {
 		return []config.Override{
-			{Path: "kafka.bootstrap.servers", Value: guarded.ListenAddrs()[0]}, {Path: "kafka.security.protocol", Value: "SASL_PLAINTEXT"},
-			{Path: "kafka.sasl.mechanism", Value: "PLAIN"}, {Path: "kafka.sasl.username", Value: "icestream"}, {Path: "kafka.sasl.password", Value: password},
+			{Path: "kafka.bootstrap.servers", Value: guarded.ListenAddrs()[0]},
+			{Path: "kafka.security.protocol", Value: "SASL_PLAINTEXT"},
+			{Path: "kafka.sasl.mechanism", Value: "PLAIN"},
+			{Path: "kafka.sasl.username", Value: "icestream"},
+			{Path: "kafka.sasl.password", Value: password},
 		}
 	}
 	w.configure(ordersText, with("wrongsecret")...)

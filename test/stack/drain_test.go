@@ -44,14 +44,14 @@ func (w *world) wholeStack() (stop func()) {
 	}
 }
 
-// groupOffsets are the positions that a pipeline has committed to Kafka.
-func (w *world) groupOffsets(pipeline, topic string) map[int32]int64 {
+// groupOffsets are the positions that the pipeline orders has committed to Kafka for its topic orders.
+func (w *world) groupOffsets() map[int32]int64 {
 	w.t.Helper()
-	resp, err := kadm.NewClient(w.client()).FetchOffsets(w.t.Context(), "icestream."+pipeline)
+	resp, err := kadm.NewClient(w.client()).FetchOffsets(w.t.Context(), "icestream.orders")
 	require.NoError(w.t, err)
 	out := map[int32]int64{}
 	resp.Each(func(o kadm.OffsetResponse) {
-		if o.Topic == topic {
+		if o.Topic == "orders" {
 			out[o.Partition] = o.At
 		}
 	})
@@ -78,7 +78,7 @@ func TestAStackThatIsStoppedLeavesNothingOpenAndStartsWithoutARepeat(t *testing.
 		ends[int32(n)] = end
 	}
 	// Ingest ends first, so the group may lag behind the last commit; it is never ahead.
-	for p, at := range w.groupOffsets("orders", "orders") {
+	for p, at := range w.groupOffsets() {
 		require.LessOrEqual(t, at, ends[p])
 	}
 	w.verify("shop.orders", l.ledger)
@@ -92,12 +92,12 @@ func TestAStackThatIsStoppedLeavesNothingOpenAndStartsWithoutARepeat(t *testing.
 		return nil
 	})
 	w.eventually(func() error { // repaired from the table
-		if at := w.groupOffsets("orders", "orders"); !maps.Equal(ends, at) {
+		if at := w.groupOffsets(); !maps.Equal(ends, at) {
 			return fmt.Errorf("the group stands at %v, the table at %v", at, ends)
 		}
 		return nil
 	})
 	stop()
 	w.verify("shop.orders", l.ledger)
-	require.Equal(t, ends, w.groupOffsets("orders", "orders"))
+	require.Equal(t, ends, w.groupOffsets())
 }

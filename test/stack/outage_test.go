@@ -105,7 +105,7 @@ func TestACatalogThatIsAwayAtTheFirstCommitLosesNothing(t *testing.T) {
 				w.restart(discovery.Committer)
 				w.red(discovery.Committer, local(w.ports.catalog))
 			}
-			for p, at := range w.groupOffsets("orders", "orders") {
+			for p, at := range w.groupOffsets() {
 				require.LessOrEqual(t, at, have[p], "Kafka's group is ahead of the table (G2)")
 			}
 			w.startCatalog()

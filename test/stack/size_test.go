@@ -73,8 +73,14 @@ func recordMax(t *testing.T, limit int) {
 		poison bool
 		reason string
 	}{
-		{size: 100}, {size: limit - 1}, {size: limit}, {limit + 1, false, "oversized"},
-		{limit - 1, true, "?"}, {limit, true, "?"}, {limit + 1, true, "oversized"}, {size: 100},
+		{size: 100},
+		{size: limit - 1},
+		{size: limit},
+		{limit + 1, false, "oversized"},
+		{limit - 1, true, "?"},
+		{limit, true, "?"},
+		{limit + 1, true, "oversized"},
+		{size: 100},
 	} {
 		key := []byte("key")
 		r := &kgo.Record{Topic: "blobs", Key: key, Value: blob(id, uint64(i), c.size-len(key), c.poison)}

@@ -105,7 +105,7 @@ func TestLiveLinesFitTheTerminal(t *testing.T) {
 	v := newView(&out, false, func() int { return 40 })
 	s := Stats{Produced: 1_234_567_890, Hot: 1_000_000, Committed: 123_456_789, Quarantined: 1000, HotFreshness: new(0.25)}
 	v.stats(s)
-	for _, line := range strings.Split(out.String(), "\n") {
+	for line := range strings.SplitSeq(out.String(), "\n") {
 		require.LessOrEqual(t, len([]rune(line)), 39)
 	}
 	out.Reset()

@@ -414,9 +414,9 @@ func (d *driver) ownEnd(ctx context.Context) error {
 	}
 	d.view.end()
 	var errs []error
-	next := "now try:"
+	next := []string{"now try:"}
 	for _, t := range list.GetTables() {
-		next += fmt.Sprintf("\n  %s read --dir %s %s --limit 5", d.o.Program, d.o.Dir, t.GetTable())
+		next = append(next, fmt.Sprintf("  %s read --dir %s %s --limit 5", d.o.Program, d.o.Dir, t.GetTable()))
 		if _, err := d.admin.CommitNow(ctx, &committerv1.CommitNowRequest{Table: t.GetTable()}); err != nil {
 			errs = append(errs, wire.FromStatus(err))
 			continue
@@ -434,6 +434,6 @@ func (d *driver) ownEnd(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil || len(list.GetTables()) == 0 {
 		return err
 	}
-	d.view.say("next", next, map[string]any{"exit_code": 0})
+	d.view.say("next", strings.Join(next, "\n"), map[string]any{"exit_code": 0})
 	return nil
 }

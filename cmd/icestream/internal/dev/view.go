@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -256,9 +257,7 @@ func (v *jsonView) say(event, sentence string, facts map[string]any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	object := map[string]any{"event": event}
-	for k, x := range facts {
-		object[k] = x
-	}
+	maps.Copy(object, facts)
 	if sentence != "" {
 		object["text"] = sentence
 	}
