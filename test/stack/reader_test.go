@@ -17,6 +17,7 @@ import (
 
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
 	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
+	typesv1 "github.com/icestream/icestream/gen/go/icestream/types/v1"
 	"github.com/icestream/icestream/internal/boot"
 	"github.com/icestream/icestream/internal/devpeers/orders"
 	"github.com/icestream/icestream/internal/discovery"
@@ -149,6 +150,23 @@ func (w *world) visible(table, topic string) (seen, end int64) {
 		end += n
 	}
 	return seen, end
+}
+
+// replicated waits until readstate shows what the buffer shows now: a replica is
+// a moment behind, and more with rows of 32 MiB.
+func (w *world) replicated(table string) {
+	w.t.Helper()
+	desc, err := w.describe(table)
+	require.NoError(w.t, err)
+	vector := &readstatev1.OffsetVector{}
+	for _, p := range desc.GetPartitions() {
+		vector.Offsets = append(vector.Offsets, &typesv1.PartitionOffset{Partition: p.GetPartition(), Next: p.GetVisible()})
+	}
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	_, err = readstatev1.NewReadStateServiceClient(w.dial(discovery.Readstate)).WaitFor(ctx,
+		&readstatev1.WaitForRequest{Table: table, Vector: vector})
+	require.NoError(w.t, wire.FromStatus(err))
 }
 
 // settle has a table committed until it holds a topic up to its end.

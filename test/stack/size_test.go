@@ -124,6 +124,7 @@ func recordMax(t *testing.T, limit int) {
 		return union(t.Context(), readstate, "big.blobs", nil, fn)
 	}
 	w.ready()
+	w.replicated("big.blobs")
 	check("a scan of hot rows", scan)
 	check("ReadHot at the buffer", func(fn func(arrow.RecordBatch) error) error { return readHot(t.Context(), buffer, "big.blobs", fn) })
 	check("ReadHot at readstate", func(fn func(arrow.RecordBatch) error) error { return readHot(t.Context(), readstate, "big.blobs", fn) })
