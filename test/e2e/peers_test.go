@@ -10,7 +10,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,6 +21,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/icestream/icestream/internal/testkit"
 )
 
 var (
@@ -108,14 +109,6 @@ func startBed(t *testing.T) *bed {
 	return b
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, l.Close()) }()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // suite is one installation of Icestream: a configuration and four processes.
 type suite struct {
 	t       *testing.T
@@ -138,7 +131,7 @@ func (b *bed) newSuite(t *testing.T, name, topic string, secure bool) *suite {
 	}
 	ports := map[string]int{}
 	for _, svc := range services {
-		ports[svc], s.metrics[svc] = freePort(t), freePort(t)
+		ports[svc], s.metrics[svc] = testkit.FreePort(t), testkit.FreePort(t)
 	}
 	kafka := fmt.Sprintf("kafka: { bootstrap.servers: %q, group.id: e2e-%s }", b.kafka, name)
 	if secure {

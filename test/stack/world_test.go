@@ -30,6 +30,7 @@ import (
 	"github.com/icestream/icestream/internal/discovery"
 	"github.com/icestream/icestream/internal/file"
 	"github.com/icestream/icestream/internal/obs"
+	"github.com/icestream/icestream/internal/testkit"
 	"github.com/icestream/icestream/services/buffer"
 	"github.com/icestream/icestream/services/committer"
 	"github.com/icestream/icestream/services/ingest"
@@ -76,9 +77,9 @@ func newWorld(t *testing.T, text string, overrides ...config.Override) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), at: discovery.Static{}, nodes: map[discovery.Role]*node{}, logs: &tail{}}
 	w.log = slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	w.ports.kafka, w.ports.registry, w.ports.catalog = freePort(t), freePort(t), freePort(t)
+	w.ports.kafka, w.ports.registry, w.ports.catalog = testkit.FreePort(t), testkit.FreePort(t), testkit.FreePort(t)
 	for _, r := range roles {
-		w.at[r] = local(freePort(t))
+		w.at[r] = local(testkit.FreePort(t))
 	}
 	t.Cleanup(w.close)
 	w.startKafka()
@@ -380,14 +381,6 @@ func (w *world) client() *kgo.Client {
 	require.NoError(w.t, err)
 	w.t.Cleanup(cl.Close)
 	return cl
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	ln, err := devpeers.Listen(0)
-	require.NoError(t, err)
-	defer func() { _ = ln.Close() }()
-	return ln.Addr().(*net.TCPAddr).Port
 }
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
