@@ -23,7 +23,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/icestream/icestream/internal/config"
-	"github.com/icestream/icestream/internal/devpeers"
 	"github.com/icestream/icestream/internal/devpeers/catalog"
 	"github.com/icestream/icestream/internal/devpeers/kafka"
 	"github.com/icestream/icestream/internal/devpeers/registry"
