@@ -120,6 +120,16 @@ func (w *world) describe(table string) (*readstatev1.DescribeTableResponse, erro
 	return desc, wire.FromStatus(err)
 }
 
+// now reports whether p is a partition of the topic as it is now: a topic that
+// was created again is another one under the same name.
+func (w *world) now(p *typesv1.Partition, topic string) bool {
+	if p.GetTopic() != topic {
+		return false
+	}
+	info := w.kafka.Cluster().TopicInfo(topic)
+	return info == nil || bytes.Equal(p.GetTopicId(), info.TopicID[:])
+}
+
 // committed returns the committed position of every partition of a topic in a table.
 func (w *world) committed(table, topic string) (map[int32]int64, error) {
 	desc, err := w.describe(table)
@@ -128,7 +138,7 @@ func (w *world) committed(table, topic string) (map[int32]int64, error) {
 	}
 	out := map[int32]int64{}
 	for _, p := range desc.GetPartitions() {
-		if p.GetPartition().GetTopic() == topic {
+		if w.now(p.GetPartition(), topic) {
 			out[p.GetPartition().GetNumber()] = p.GetCommitted()
 		}
 	}
@@ -142,7 +152,7 @@ func (w *world) visible(table, topic string) (seen, end int64) {
 		return -1, 0
 	}
 	for _, p := range desc.GetPartitions() {
-		if p.GetPartition().GetTopic() == topic {
+		if w.now(p.GetPartition(), topic) {
 			seen += p.GetVisible()
 		}
 	}
