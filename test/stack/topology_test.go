@@ -133,7 +133,9 @@ func TestATopicThatIsCreatedAgainStopsItsPartitionsUntilToldToGoOn(t *testing.T)
 	w.pause(500 * time.Millisecond)
 	have, err := w.committed("shop.orders", "orders")
 	require.NoError(t, err)
-	require.Empty(t, have, "nothing of the new topic")
+	for n, next := range have { // its start may be fixed in the table already
+		require.Zero(t, next, "rows of the new topic in partition %d", n)
+	}
 	w.verify("shop.orders", l.ledger)
 
 	w.stop(discovery.Ingest)
