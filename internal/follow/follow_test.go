@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -87,13 +88,24 @@ func commit(snapshot int64) event.Commit {
 
 // recorder writes down what it hears. hear is signalled after each entry.
 type recorder struct {
-	mu      sync.Mutex
-	images  []event.Image
-	events  []event.Seq
-	downs   []error
-	wanted  []uint64
+	mu sync.Mutex
+	heard
 	refuse  event.Seq // Event fails once at this number
 	notices chan struct{}
+}
+
+type heard struct {
+	images []event.Image
+	events []event.Seq
+	downs  []error
+	wanted []uint64
+}
+
+// sofar is what was heard until now; the follower goes on meanwhile.
+func (r *recorder) sofar() heard {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return heard{slices.Clone(r.images), slices.Clone(r.events), slices.Clone(r.downs), slices.Clone(r.wanted)}
 }
 
 func newRecorder() *recorder { return &recorder{notices: make(chan struct{}, 1000)} }
@@ -145,7 +157,7 @@ func (r *recorder) waitFor(t *testing.T, ok func() bool) {
 		select {
 		case <-r.notices:
 		case <-deadline:
-			require.FailNow(t, "the follower did not get there", "images %d events %v downs %v", len(r.images), r.events, r.downs)
+			require.FailNow(t, "the follower did not get there", "%+v", r.sofar())
 		}
 	}
 }
@@ -208,10 +220,10 @@ func TestImageCutInTheMiddleIsNotDelivered(t *testing.T) {
 	}}
 	run(t, s, r)
 	r.waitFor(t, func() bool { return len(r.images) == 1 })
-	require.Len(t, r.images[0].Hot, 3)
-	require.Equal(t, event.Seq(7), r.images[0].Seq)
-	require.Equal(t, boot, r.images[0].Boot)
-	require.Equal(t, int64(1), r.images[0].Commit.SnapshotID)
+	require.Len(t, r.sofar().images[0].Hot, 3)
+	require.Equal(t, event.Seq(7), r.sofar().images[0].Seq)
+	require.Equal(t, boot, r.sofar().images[0].Boot)
+	require.Equal(t, int64(1), r.sofar().images[0].Commit.SnapshotID)
 	require.Empty(t, s.requests()[1].GetBoot(), "nothing whole was held, so an image is asked for")
 }
 
@@ -229,7 +241,7 @@ func TestImageWithFewerEntriesThanAnnouncedIsRefused(t *testing.T) {
 	}}
 	run(t, s, r)
 	r.waitFor(t, func() bool { return len(r.images) == 1 })
-	require.ErrorIs(t, r.downs[0], fault.Of(fault.Corrupt))
+	require.ErrorIs(t, r.sofar().downs[0], fault.Of(fault.Corrupt))
 }
 
 func TestReconnectResumesBehindTheLastEvent(t *testing.T) {
@@ -251,8 +263,8 @@ func TestReconnectResumesBehindTheLastEvent(t *testing.T) {
 	}}
 	run(t, s, r)
 	r.waitFor(t, func() bool { return len(r.events) == 3 })
-	require.Equal(t, []event.Seq{5, 6, 7}, r.events)
-	require.Len(t, r.images, 1)
+	require.Equal(t, []event.Seq{5, 6, 7}, r.sofar().events)
+	require.Len(t, r.sofar().images, 1)
 	again := s.requests()[1]
 	require.Equal(t, boot[:], again.GetBoot())
 	require.Equal(t, uint64(6), again.GetSeq())
@@ -271,7 +283,7 @@ func TestGapIsAnsweredByANewImage(t *testing.T) {
 	}}
 	run(t, s, r)
 	r.waitFor(t, func() bool { return len(r.images) == 2 })
-	require.Empty(t, r.events)
+	require.Empty(t, r.sofar().events)
 	require.Empty(t, s.requests()[1].GetBoot())
 }
 
@@ -306,8 +318,8 @@ func TestEpochWantedIsHeardBeforeAnyImageAndEpochIsAnEvent(t *testing.T) {
 	}}
 	run(t, s, r)
 	r.waitFor(t, func() bool { return len(r.events) == 1 })
-	require.Equal(t, []uint64{77}, r.wanted)
-	require.Equal(t, []event.Seq{5}, r.events)
+	require.Equal(t, []uint64{77}, r.sofar().wanted)
+	require.Equal(t, []event.Seq{5}, r.sofar().events)
 }
 
 // Design section 7: a half-dead peer is noticed. In virtual time, over an
@@ -325,7 +337,7 @@ func TestSilentPeerIsGivenUp(t *testing.T) {
 		}()
 		r.waitFor(t, func() bool { return len(r.downs) > 0 })
 		require.Equal(t, follow.DefaultSilence, time.Since(begun))
-		require.ErrorIs(t, r.downs[0], fault.Of(fault.Unavailable))
+		require.ErrorIs(t, r.sofar().downs[0], fault.Of(fault.Unavailable))
 		cancel()
 		require.ErrorIs(t, <-done, context.Canceled)
 	})
