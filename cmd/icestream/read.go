@@ -18,6 +18,7 @@ import (
 
 	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
 	typesv1 "github.com/icestream/icestream/gen/go/icestream/types/v1"
+	"github.com/icestream/icestream/internal/arrowx"
 	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/wire"
@@ -144,7 +145,7 @@ func printScan(ctx context.Context, conn grpc.ClientConnInterface, req *readstat
 		return wire.FromStatus(err)
 	}
 	begin := first.GetBegin()
-	rows, err := printStream(&chunkReader{next: func() ([]byte, error) {
+	rows, err := printStream(&arrowx.Chunks{Next: func() ([]byte, error) {
 		m, err := stream.Recv()
 		if err != nil {
 			return nil, wire.FromStatus(err)
@@ -156,26 +157,6 @@ func printScan(ctx context.Context, conn grpc.ClientConnInterface, req *readstat
 	}
 	_, err = fmt.Fprintf(errs, "%d rows · snapshot %d · token %s\n", rows, begin.GetCold().GetSnapshotId(), begin.GetToken())
 	return err
-}
-
-// chunkReader turns a stream of chunks into an io.Reader.
-type chunkReader struct {
-	next func() ([]byte, error)
-	rest []byte
-}
-
-// Read implements io.Reader.
-func (c *chunkReader) Read(p []byte) (int, error) {
-	for len(c.rest) == 0 {
-		b, err := c.next()
-		if err != nil {
-			return 0, err
-		}
-		c.rest = b
-	}
-	n := copy(p, c.rest)
-	c.rest = c.rest[n:]
-	return n, nil
 }
 
 // printStream prints an Arrow IPC stream and returns the number of rows.

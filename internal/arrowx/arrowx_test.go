@@ -1,6 +1,7 @@
 package arrowx_test
 
 import (
+	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -193,4 +194,27 @@ func FuzzDecode(f *testing.F) {
 			require.NoError(t, err)
 		}
 	})
+}
+
+func TestAStreamInPiecesGivesItsBatches(t *testing.T) {
+	s := table()
+	rec := rowBatch(t, s)
+	b, err := arrowx.StreamBytes(rec.Schema(), rec, rec.NewSlice(1, 3))
+	require.NoError(t, err)
+	pieces := [][]byte{b[:5], nil, b[5:100], b[100:]}
+	next := func() ([]byte, error) {
+		if len(pieces) == 0 {
+			return nil, io.EOF
+		}
+		p := pieces[0]
+		pieces = pieces[1:]
+		return p, nil
+	}
+	var rows []int64
+	require.NoError(t, arrowx.EachBatch(&arrowx.Chunks{Next: next}, func(rec arrow.RecordBatch) error {
+		rows = append(rows, rec.NumRows())
+		return nil
+	}))
+	require.Equal(t, []int64{3, 2}, rows)
+	require.NoError(t, arrowx.EachBatch(&arrowx.Chunks{Next: next}, func(arrow.RecordBatch) error { return io.ErrNoProgress }))
 }

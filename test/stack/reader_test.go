@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/iceberg-go/catalog/rest"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -18,6 +16,7 @@ import (
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
 	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
 	typesv1 "github.com/icestream/icestream/gen/go/icestream/types/v1"
+	"github.com/icestream/icestream/internal/arrowx"
 	"github.com/icestream/icestream/internal/boot"
 	"github.com/icestream/icestream/internal/devpeers/orders"
 	"github.com/icestream/icestream/internal/discovery"
@@ -53,10 +52,10 @@ func union(ctx context.Context, conn grpc.ClientConnInterface, table string, at 
 			return err
 		}
 	}
-	return eachBatch(&chunks{next: func() ([]byte, error) {
+	return arrowx.EachBatch(&arrowx.Chunks{Next: func() ([]byte, error) {
 		m, err := stream.Recv()
 		if err != nil {
-			return nil, err
+			return nil, wire.FromStatus(err)
 		}
 		return m.GetChunk().GetData(), nil
 	}}, fn)
@@ -244,46 +243,6 @@ func (w *world) auditOf(table string, deep bool) committer.Report {
 	return report
 }
 
-// chunks is an Arrow IPC stream that comes in pieces.
-type chunks struct {
-	next func() ([]byte, error)
-	rest []byte
-}
-
-// Read implements io.Reader.
-func (c *chunks) Read(p []byte) (int, error) {
-	for len(c.rest) == 0 {
-		data, err := c.next()
-		if err != nil {
-			return 0, wire.FromStatus(err)
-		}
-		c.rest = data
-	}
-	n := copy(p, c.rest)
-	c.rest = c.rest[n:]
-	return n, nil
-}
-
-func eachBatch(r io.Reader, fn func(arrow.RecordBatch) error) error {
-	rd, err := ipc.NewReader(r)
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer rd.Release()
-	for rd.Next() {
-		if err := fn(rd.RecordBatch()); err != nil {
-			return err
-		}
-	}
-	if err := rd.Err(); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	return nil
-}
-
 // readHot reads the hot rows of a table by the tickets of a read.
 func readHot(ctx context.Context, conn grpc.ClientConnInterface, table string, fn func(arrow.RecordBatch) error) error {
 	api := readstatev1.NewReadStateServiceClient(conn)
@@ -296,7 +255,7 @@ func readHot(ctx context.Context, conn grpc.ClientConnInterface, table string, f
 		if err != nil {
 			return wire.FromStatus(err)
 		}
-		err = eachBatch(&chunks{next: func() ([]byte, error) {
+		err = arrowx.EachBatch(&arrowx.Chunks{Next: func() ([]byte, error) {
 			m, err := stream.Recv()
 			return m.GetChunk().GetData(), err
 		}}, fn)
@@ -325,7 +284,7 @@ func tailRows(ctx context.Context, conn grpc.ClientConnInterface, table string, 
 			continue
 		}
 		rows -= int(m.GetRows().GetRows())
-		if err := eachBatch(bytes.NewReader(m.GetRows().GetData()), fn); err != nil {
+		if err := arrowx.EachBatch(bytes.NewReader(m.GetRows().GetData()), fn); err != nil {
 			return err
 		}
 	}

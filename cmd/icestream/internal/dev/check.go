@@ -2,15 +2,12 @@ package dev
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"google.golang.org/grpc"
 
 	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
+	"github.com/icestream/icestream/internal/arrowx"
 	"github.com/icestream/icestream/internal/devpeers/catalog"
 	"github.com/icestream/icestream/internal/devpeers/orders"
 	"github.com/icestream/icestream/internal/wire"
@@ -48,7 +45,10 @@ func (c *checker) union(ctx context.Context) (orders.Report, error) {
 		return orders.Report{}, err
 	}
 	check := c.ledger.NewCheck(orders.OutcomeRow, vector)
-	err = eachBatch(&chunks{stream: stream}, check.AddRows)
+	err = arrowx.EachBatch(&arrowx.Chunks{Next: func() ([]byte, error) {
+		m, err := stream.Recv()
+		return m.GetChunk().GetData(), wire.FromStatus(err)
+	}}, check.AddRows)
 	if err != nil {
 		return orders.Report{}, fmt.Errorf("reading the union of %s: %w", c.table, err)
 	}
@@ -73,44 +73,4 @@ func (c *checker) files(ctx context.Context, cat *catalog.Server, name []string)
 		return orders.Report{}, err
 	}
 	return check.Finish(), nil
-}
-
-// chunks is the Arrow IPC stream of a Scan.
-type chunks struct {
-	stream grpc.ServerStreamingClient[readstatev1.ScanResponse]
-	rest   []byte
-}
-
-// Read implements io.Reader.
-func (c *chunks) Read(p []byte) (int, error) {
-	for len(c.rest) == 0 {
-		m, err := c.stream.Recv()
-		if err != nil {
-			return 0, wire.FromStatus(err)
-		}
-		c.rest = m.GetChunk().GetData()
-	}
-	n := copy(p, c.rest)
-	c.rest = c.rest[n:]
-	return n, nil
-}
-
-func eachBatch(r io.Reader, fn func(arrow.RecordBatch) error) error {
-	rd, err := ipc.NewReader(r)
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer rd.Release()
-	for rd.Next() {
-		if err := fn(rd.RecordBatch()); err != nil {
-			return err
-		}
-	}
-	if err := rd.Err(); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	return nil
 }
