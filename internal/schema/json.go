@@ -11,13 +11,15 @@ import (
 
 // nodeJSON is the compact form of a node on the wire and in table properties.
 type nodeJSON struct {
-	Name     string  `json:"name"`
-	Number   int32   `json:"no,omitempty"`
-	FieldID  int32   `json:"id,omitempty"`
-	Type     string  `json:"type"`
-	Required bool    `json:"required,omitempty"`
-	Doc      string  `json:"doc,omitempty"`
-	Kids     []*Node `json:"kids,omitempty"`
+	Name     string   `json:"name"`
+	Number   int32    `json:"no,omitempty"`
+	Source   string   `json:"src,omitempty"`
+	Aliases  []string `json:"aliases,omitempty"`
+	FieldID  int32    `json:"id,omitempty"`
+	Type     string   `json:"type"`
+	Required bool     `json:"required,omitempty"`
+	Doc      string   `json:"doc,omitempty"`
+	Kids     []*Node  `json:"kids,omitempty"`
 }
 
 type schemaJSON struct {
@@ -29,7 +31,7 @@ type schemaJSON struct {
 // left out.
 func (n *Node) MarshalJSON() ([]byte, error) {
 	return json.Marshal(nodeJSON{
-		Name: n.Name, Number: n.Number, FieldID: n.FieldID, Type: n.Type.String(),
+		Name: n.Name, Number: n.Number, Source: n.Source, Aliases: n.Aliases, FieldID: n.FieldID, Type: n.Type.String(),
 		Required: n.Required, Doc: n.Doc, Kids: n.Kids,
 	})
 }
@@ -46,7 +48,7 @@ func (n *Node) UnmarshalJSON(b []byte) error {
 		return fmt.Errorf("reading schema node %q: %w", j.Name, err)
 	}
 	*n = Node{
-		Name: j.Name, Number: j.Number, FieldID: j.FieldID, Type: t,
+		Name: j.Name, Number: j.Number, Source: j.Source, Aliases: j.Aliases, FieldID: j.FieldID, Type: t,
 		Required: j.Required, Doc: j.Doc, Kids: j.Kids,
 	}
 	return nil
@@ -100,8 +102,8 @@ func decodeStrict(b []byte, into any) error {
 	return d.Decode(into)
 }
 
-// Fingerprint is a stable hash (32 hex digits) over names, field ids, numbers,
-// types, presence and nesting, in order. Docs and LastID do not count: they
+// Fingerprint is a stable hash (32 hex digits) over names, field ids, numbers
+// and sources, types, presence and nesting, in order. Docs and LastID do not count: they
 // change nothing about how rows are written or read.
 func (s *Schema) Fingerprint() string {
 	h := sha256.New()
@@ -121,12 +123,22 @@ func appendNodes(b []byte, nodes []*Node) []byte {
 		t := n.Type.String()
 		b = binary.AppendUvarint(b, uint64(len(t)))
 		b = append(b, t...)
-		if n.Required {
-			b = append(b, 1)
-		} else {
-			b = append(b, 0)
+		switch { // bit 0: required, bit 1: a source follows
+		case n.Source != "":
+			b = append(b, 2+flag(n.Required))
+			b = binary.AppendUvarint(b, uint64(len(n.Source)))
+			b = append(b, n.Source...)
+		default:
+			b = append(b, flag(n.Required))
 		}
 		b = appendNodes(b, n.Kids)
 	}
 	return b
+}
+
+func flag(set bool) byte {
+	if set {
+		return 1
+	}
+	return 0
 }

@@ -63,6 +63,8 @@ func rank(number int32) int {
 
 func suffix(number int32, position int) string {
 	switch {
+	case number == RecordKeyNumber:
+		return "_kafka"
 	case number > 0:
 		return "_" + strconv.Itoa(int(number))
 	case number == 0:

@@ -3,6 +3,7 @@ package schema
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -10,7 +11,8 @@ import (
 // NumberMap records which Iceberg column a source field feeds: number path to
 // field id. A number path is the field numbers from the message down, joined by
 // dots, with "element", "key" and "value" for the levels of lists and maps:
-// "5.element.2" is field 2 of the elements of the repeated field 5. It is kept
+// "5.element.2" is field 2 of the elements of the repeated field 5. A field that
+// has a name instead of a number adds "=name", with dots escaped. It is kept
 // in a table property, one per pipeline, so that a renamed field stays the same
 // column.
 type NumberMap map[string]int32
@@ -150,6 +152,7 @@ func (r *reconciler) level(table, candidate []*Node, path, numbers string, top b
 			continue // a struct with other fields keeps presence without a column
 		}
 		n := c.Clone()
+		forgetAliases([]*Node{n})
 		n.Name = freeName(n.Name, suffix(n.Number, i), func(name string) bool { return names[strings.ToLower(name)] })
 		names[strings.ToLower(n.Name)] = true
 		fresh = append(fresh, n)
@@ -169,6 +172,13 @@ func (r *reconciler) match(table, candidate []*Node, numbers string) map[*Node]*
 			open = append(open, c)
 		}
 	}
+	open = slices.DeleteFunc(open, func(c *Node) bool {
+		t := r.byAlias(table, c, numbers, partner)
+		if t != nil {
+			partner[t] = c
+		}
+		return t != nil
+	})
 	for _, same := range []func(a, b string) bool{func(a, b string) bool { return a == b }, strings.EqualFold} {
 		var left []*Node
 		for _, c := range open {
@@ -196,12 +206,23 @@ func (r *reconciler) byNumber(table []*Node, numbers string) *Node {
 	return nil
 }
 
+// byAlias finds the column of a field that had another name before.
+func (r *reconciler) byAlias(table []*Node, c *Node, numbers string, partner map[*Node]*Node) *Node {
+	for _, alias := range c.Aliases {
+		if t := r.byNumber(table, join(numbers, sourceStep(alias))); t != nil && partner[t] == nil {
+			return t
+		}
+	}
+	return nil
+}
+
 // byName leaves alone a column that another number path feeds: a new field that
 // took over an old field's name is another field.
 func (r *reconciler) byName(table []*Node, c *Node, numbers string, partner map[*Node]*Node, same func(a, b string) bool) *Node {
 	for _, t := range table {
 		owner, claimed := r.claimed[t.FieldID]
-		if partner[t] == nil && same(t.Name, c.Name) && (!claimed || owner == numbers || c.Number == 0) {
+		free := !claimed || owner == numbers || c.Number == 0 && !(c.Source != "" && bySource(owner))
+		if partner[t] == nil && same(t.Name, c.Name) && free {
 			return t
 		}
 	}
@@ -210,16 +231,30 @@ func (r *reconciler) byName(table []*Node, c *Node, numbers string, partner map[
 
 // step is the part of a number path that a node adds.
 func step(n *Node) string {
-	if n.Number != 0 {
+	switch {
+	case n.Number != 0:
 		return strconv.Itoa(int(n.Number))
+	case n.Source != "":
+		return sourceStep(n.Source)
+	default:
+		return n.Name
 	}
-	return n.Name
+}
+
+// sourceStep escapes what would make two paths one.
+func sourceStep(name string) string {
+	return "=" + strings.NewReplacer("%", "%25", ".", "%2E").Replace(name)
+}
+
+// bySource reports whether the last step of a number path is a name.
+func bySource(path string) bool {
+	return strings.HasPrefix(path[strings.LastIndexByte(path, '.')+1:], "=")
 }
 
 // merge brings one matched pair together.
 func (r *reconciler) merge(t, c *Node, path, numbers string) *Node {
-	out := &Node{Name: t.Name, Number: c.Number, FieldID: t.FieldID, Type: t.Type, Required: t.Required, Doc: t.Doc}
-	if c.Number != 0 {
+	out := &Node{Name: t.Name, Number: c.Number, Source: c.Source, FieldID: t.FieldID, Type: t.Type, Required: t.Required, Doc: t.Doc}
+	if c.Number != 0 || c.Source != "" {
 		r.out[numbers] = t.FieldID
 	}
 	if t.Required && !c.Required {
@@ -324,6 +359,14 @@ func (r *reconciler) unfed(t *Node, path string) *Node {
 	return out
 }
 
+// forgetAliases takes away what only matching needs.
+func forgetAliases(nodes []*Node) {
+	for _, n := range nodes {
+		n.Aliases = nil
+		forgetAliases(n.Kids)
+	}
+}
+
 func cleared(t *Node) *Node {
 	out := t.Clone()
 	clearNumbers([]*Node{out})
@@ -332,7 +375,7 @@ func cleared(t *Node) *Node {
 
 func clearNumbers(nodes []*Node) {
 	for _, n := range nodes {
-		n.Number = 0
+		n.Number, n.Source = 0, ""
 		clearNumbers(n.Kids)
 	}
 }
@@ -349,7 +392,7 @@ func (r *reconciler) add(fresh []*Node, path, numbers string) {
 func (r *reconciler) record(nodes []*Node, numbers string) {
 	for _, n := range nodes {
 		p := join(numbers, step(n))
-		if n.Number != 0 {
+		if n.Number != 0 || n.Source != "" {
 			r.out[p] = n.FieldID
 		}
 		r.record(n.Kids, p)

@@ -142,6 +142,14 @@ const PresenceName = "present"
 // PresenceNumber and so never a field number.
 func OneofNumber(lowestMember int32) int32 { return -1 - lowestMember }
 
+// RecordKeyName is the column that holds the key of the record, where the
+// pipeline asks for one; RecordKeyNumber is its Node.Number, below every number
+// that a source can have.
+const (
+	RecordKeyName         = "_key"
+	RecordKeyNumber int32 = -1 << 30
+)
+
 // Node is one column, or one level of a nested column. A struct has its fields
 // in Kids, a list one kid named element, a map two kids named key and value.
 type Node struct {
@@ -150,6 +158,12 @@ type Node struct {
 	// or OneofNumber for columns made by the mapping, 0 where nothing feeds it
 	// by number (also for element, key and value).
 	Number int32
+	// Source is the name of the field that feeds the column, for sources whose
+	// fields have names and no numbers; "" elsewhere. It plays the part of the
+	// number: the column follows it whatever the table calls the column.
+	Source string
+	// Aliases are names that the field had before, in a candidate with sources.
+	Aliases []string
 	// FieldID is the Iceberg field id, 0 in a candidate.
 	FieldID  int32
 	Type     Type
