@@ -370,6 +370,428 @@ func (*SetPipelineStateResponse) Descriptor() ([]byte, []int) {
 	return file_icestream_admin_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
+// GetPolicyRequest names a pipeline.
+type GetPolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pipeline; empty for all.
+	Pipeline      string `protobuf:"bytes,1,opt,name=pipeline,proto3" json:"pipeline,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPolicyRequest) Reset() {
+	*x = GetPolicyRequest{}
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPolicyRequest) ProtoMessage() {}
+
+func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPolicyRequest.ProtoReflect.Descriptor instead.
+func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_icestream_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetPolicyRequest) GetPipeline() string {
+	if x != nil {
+		return x.Pipeline
+	}
+	return ""
+}
+
+// GetPolicyResponse is the policies in force.
+type GetPolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By pipeline, sorted by name.
+	Policies      []*PipelinePolicy `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPolicyResponse) Reset() {
+	*x = GetPolicyResponse{}
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPolicyResponse) ProtoMessage() {}
+
+func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPolicyResponse.ProtoReflect.Descriptor instead.
+func (*GetPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_icestream_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *GetPolicyResponse) GetPolicies() []*PipelinePolicy {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+// PipelinePolicy is what becomes of the bad records of a pipeline.
+type PipelinePolicy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pipeline.
+	Pipeline string `protobuf:"bytes,1,opt,name=pipeline,proto3" json:"pipeline,omitempty"`
+	// quarantine, stop or skip.
+	Policy string `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
+	// What the configuration says; the same unless an operator switched.
+	Configured string `protobuf:"bytes,3,opt,name=configured,proto3" json:"configured,omitempty"`
+	// Partitions that stand still because of bad records, with the reason.
+	Stopped       []*StoppedPartition `protobuf:"bytes,4,rep,name=stopped,proto3" json:"stopped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PipelinePolicy) Reset() {
+	*x = PipelinePolicy{}
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PipelinePolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PipelinePolicy) ProtoMessage() {}
+
+func (x *PipelinePolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PipelinePolicy.ProtoReflect.Descriptor instead.
+func (*PipelinePolicy) Descriptor() ([]byte, []int) {
+	return file_icestream_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PipelinePolicy) GetPipeline() string {
+	if x != nil {
+		return x.Pipeline
+	}
+	return ""
+}
+
+func (x *PipelinePolicy) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *PipelinePolicy) GetConfigured() string {
+	if x != nil {
+		return x.Configured
+	}
+	return ""
+}
+
+func (x *PipelinePolicy) GetStopped() []*StoppedPartition {
+	if x != nil {
+		return x.Stopped
+	}
+	return nil
+}
+
+// StoppedPartition is a topic partition that stands still because of bad records.
+type StoppedPartition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Why.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoppedPartition) Reset() {
+	*x = StoppedPartition{}
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoppedPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoppedPartition) ProtoMessage() {}
+
+func (x *StoppedPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoppedPartition.ProtoReflect.Descriptor instead.
+func (*StoppedPartition) Descriptor() ([]byte, []int) {
+	return file_icestream_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *StoppedPartition) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *StoppedPartition) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *StoppedPartition) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// SetPolicyRequest switches a pipeline.
+type SetPolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pipeline.
+	Pipeline string `protobuf:"bytes,1,opt,name=pipeline,proto3" json:"pipeline,omitempty"`
+	// quarantine, stop or skip.
+	Policy        string `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPolicyRequest) Reset() {
+	*x = SetPolicyRequest{}
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPolicyRequest) ProtoMessage() {}
+
+func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPolicyRequest.ProtoReflect.Descriptor instead.
+func (*SetPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_icestream_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *SetPolicyRequest) GetPipeline() string {
+	if x != nil {
+		return x.Pipeline
+	}
+	return ""
+}
+
+func (x *SetPolicyRequest) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+// SetPolicyResponse is what is in force now.
+type SetPolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The policy.
+	Policy        *PipelinePolicy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPolicyResponse) Reset() {
+	*x = SetPolicyResponse{}
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPolicyResponse) ProtoMessage() {}
+
+func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPolicyResponse.ProtoReflect.Descriptor instead.
+func (*SetPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_icestream_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SetPolicyResponse) GetPolicy() *PipelinePolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+// AllowFloodRequest names a pipeline.
+type AllowFloodRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pipeline.
+	Pipeline      string `protobuf:"bytes,1,opt,name=pipeline,proto3" json:"pipeline,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AllowFloodRequest) Reset() {
+	*x = AllowFloodRequest{}
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AllowFloodRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AllowFloodRequest) ProtoMessage() {}
+
+func (x *AllowFloodRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AllowFloodRequest.ProtoReflect.Descriptor instead.
+func (*AllowFloodRequest) Descriptor() ([]byte, []int) {
+	return file_icestream_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *AllowFloodRequest) GetPipeline() string {
+	if x != nil {
+		return x.Pipeline
+	}
+	return ""
+}
+
+// AllowFloodResponse says what was let go on.
+type AllowFloodResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Partitions that stood still because of a flood.
+	Released      []*StoppedPartition `protobuf:"bytes,1,rep,name=released,proto3" json:"released,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AllowFloodResponse) Reset() {
+	*x = AllowFloodResponse{}
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AllowFloodResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AllowFloodResponse) ProtoMessage() {}
+
+func (x *AllowFloodResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_admin_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AllowFloodResponse.ProtoReflect.Descriptor instead.
+func (*AllowFloodResponse) Descriptor() ([]byte, []int) {
+	return file_icestream_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *AllowFloodResponse) GetReleased() []*StoppedPartition {
+	if x != nil {
+		return x.Released
+	}
+	return nil
+}
+
 var File_icestream_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_icestream_admin_v1_admin_proto_rawDesc = "" +
@@ -397,14 +819,42 @@ const file_icestream_admin_v1_admin_proto_rawDesc = "" +
 	"\x17SetPipelineStateRequest\x12\x1a\n" +
 	"\bpipeline\x18\x01 \x01(\tR\bpipeline\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.icestream.admin.v1.PipelineStateR\x05state\"\x1a\n" +
-	"\x18SetPipelineStateResponse*f\n" +
+	"\x18SetPipelineStateResponse\".\n" +
+	"\x10GetPolicyRequest\x12\x1a\n" +
+	"\bpipeline\x18\x01 \x01(\tR\bpipeline\"S\n" +
+	"\x11GetPolicyResponse\x12>\n" +
+	"\bpolicies\x18\x01 \x03(\v2\".icestream.admin.v1.PipelinePolicyR\bpolicies\"\xa4\x01\n" +
+	"\x0ePipelinePolicy\x12\x1a\n" +
+	"\bpipeline\x18\x01 \x01(\tR\bpipeline\x12\x16\n" +
+	"\x06policy\x18\x02 \x01(\tR\x06policy\x12\x1e\n" +
+	"\n" +
+	"configured\x18\x03 \x01(\tR\n" +
+	"configured\x12>\n" +
+	"\astopped\x18\x04 \x03(\v2$.icestream.admin.v1.StoppedPartitionR\astopped\"^\n" +
+	"\x10StoppedPartition\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"F\n" +
+	"\x10SetPolicyRequest\x12\x1a\n" +
+	"\bpipeline\x18\x01 \x01(\tR\bpipeline\x12\x16\n" +
+	"\x06policy\x18\x02 \x01(\tR\x06policy\"O\n" +
+	"\x11SetPolicyResponse\x12:\n" +
+	"\x06policy\x18\x01 \x01(\v2\".icestream.admin.v1.PipelinePolicyR\x06policy\"/\n" +
+	"\x11AllowFloodRequest\x12\x1a\n" +
+	"\bpipeline\x18\x01 \x01(\tR\bpipeline\"V\n" +
+	"\x12AllowFloodResponse\x12@\n" +
+	"\breleased\x18\x01 \x03(\v2$.icestream.admin.v1.StoppedPartitionR\breleased*f\n" +
 	"\rPipelineState\x12\x1e\n" +
 	"\x1aPIPELINE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16PIPELINE_STATE_RUNNING\x10\x01\x12\x19\n" +
-	"\x15PIPELINE_STATE_PAUSED\x10\x022\xd7\x01\n" +
+	"\x15PIPELINE_STATE_PAUSED\x10\x022\xe8\x03\n" +
 	"\fAdminService\x12X\n" +
 	"\tGetStatus\x12$.icestream.admin.v1.GetStatusRequest\x1a%.icestream.admin.v1.GetStatusResponse\x12m\n" +
-	"\x10SetPipelineState\x12+.icestream.admin.v1.SetPipelineStateRequest\x1a,.icestream.admin.v1.SetPipelineStateResponseB\xd0\x01\n" +
+	"\x10SetPipelineState\x12+.icestream.admin.v1.SetPipelineStateRequest\x1a,.icestream.admin.v1.SetPipelineStateResponse\x12X\n" +
+	"\tGetPolicy\x12$.icestream.admin.v1.GetPolicyRequest\x1a%.icestream.admin.v1.GetPolicyResponse\x12X\n" +
+	"\tSetPolicy\x12$.icestream.admin.v1.SetPolicyRequest\x1a%.icestream.admin.v1.SetPolicyResponse\x12[\n" +
+	"\n" +
+	"AllowFlood\x12%.icestream.admin.v1.AllowFloodRequest\x1a&.icestream.admin.v1.AllowFloodResponseB\xd0\x01\n" +
 	"\x16com.icestream.admin.v1B\n" +
 	"AdminProtoP\x01Z@github.com/icestream/icestream/gen/go/icestream/admin/v1;adminv1\xa2\x02\x03IAX\xaa\x02\x12Icestream.Admin.V1\xca\x02\x12Icestream\\Admin\\V1\xe2\x02\x1eIcestream\\Admin\\V1\\GPBMetadata\xea\x02\x14Icestream::Admin::V1b\x06proto3"
 
@@ -421,7 +871,7 @@ func file_icestream_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_icestream_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_icestream_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_icestream_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_icestream_admin_v1_admin_proto_goTypes = []any{
 	(PipelineState)(0),               // 0: icestream.admin.v1.PipelineState
 	(*GetStatusRequest)(nil),         // 1: icestream.admin.v1.GetStatusRequest
@@ -429,23 +879,41 @@ var file_icestream_admin_v1_admin_proto_goTypes = []any{
 	(*Component)(nil),                // 3: icestream.admin.v1.Component
 	(*SetPipelineStateRequest)(nil),  // 4: icestream.admin.v1.SetPipelineStateRequest
 	(*SetPipelineStateResponse)(nil), // 5: icestream.admin.v1.SetPipelineStateResponse
-	nil,                              // 6: icestream.admin.v1.GetStatusResponse.FactsEntry
-	(*timestamppb.Timestamp)(nil),    // 7: google.protobuf.Timestamp
+	(*GetPolicyRequest)(nil),         // 6: icestream.admin.v1.GetPolicyRequest
+	(*GetPolicyResponse)(nil),        // 7: icestream.admin.v1.GetPolicyResponse
+	(*PipelinePolicy)(nil),           // 8: icestream.admin.v1.PipelinePolicy
+	(*StoppedPartition)(nil),         // 9: icestream.admin.v1.StoppedPartition
+	(*SetPolicyRequest)(nil),         // 10: icestream.admin.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),        // 11: icestream.admin.v1.SetPolicyResponse
+	(*AllowFloodRequest)(nil),        // 12: icestream.admin.v1.AllowFloodRequest
+	(*AllowFloodResponse)(nil),       // 13: icestream.admin.v1.AllowFloodResponse
+	nil,                              // 14: icestream.admin.v1.GetStatusResponse.FactsEntry
+	(*timestamppb.Timestamp)(nil),    // 15: google.protobuf.Timestamp
 }
 var file_icestream_admin_v1_admin_proto_depIdxs = []int32{
-	7, // 0: icestream.admin.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
-	3, // 1: icestream.admin.v1.GetStatusResponse.components:type_name -> icestream.admin.v1.Component
-	6, // 2: icestream.admin.v1.GetStatusResponse.facts:type_name -> icestream.admin.v1.GetStatusResponse.FactsEntry
-	0, // 3: icestream.admin.v1.SetPipelineStateRequest.state:type_name -> icestream.admin.v1.PipelineState
-	1, // 4: icestream.admin.v1.AdminService.GetStatus:input_type -> icestream.admin.v1.GetStatusRequest
-	4, // 5: icestream.admin.v1.AdminService.SetPipelineState:input_type -> icestream.admin.v1.SetPipelineStateRequest
-	2, // 6: icestream.admin.v1.AdminService.GetStatus:output_type -> icestream.admin.v1.GetStatusResponse
-	5, // 7: icestream.admin.v1.AdminService.SetPipelineState:output_type -> icestream.admin.v1.SetPipelineStateResponse
-	6, // [6:8] is the sub-list for method output_type
-	4, // [4:6] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	15, // 0: icestream.admin.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
+	3,  // 1: icestream.admin.v1.GetStatusResponse.components:type_name -> icestream.admin.v1.Component
+	14, // 2: icestream.admin.v1.GetStatusResponse.facts:type_name -> icestream.admin.v1.GetStatusResponse.FactsEntry
+	0,  // 3: icestream.admin.v1.SetPipelineStateRequest.state:type_name -> icestream.admin.v1.PipelineState
+	8,  // 4: icestream.admin.v1.GetPolicyResponse.policies:type_name -> icestream.admin.v1.PipelinePolicy
+	9,  // 5: icestream.admin.v1.PipelinePolicy.stopped:type_name -> icestream.admin.v1.StoppedPartition
+	8,  // 6: icestream.admin.v1.SetPolicyResponse.policy:type_name -> icestream.admin.v1.PipelinePolicy
+	9,  // 7: icestream.admin.v1.AllowFloodResponse.released:type_name -> icestream.admin.v1.StoppedPartition
+	1,  // 8: icestream.admin.v1.AdminService.GetStatus:input_type -> icestream.admin.v1.GetStatusRequest
+	4,  // 9: icestream.admin.v1.AdminService.SetPipelineState:input_type -> icestream.admin.v1.SetPipelineStateRequest
+	6,  // 10: icestream.admin.v1.AdminService.GetPolicy:input_type -> icestream.admin.v1.GetPolicyRequest
+	10, // 11: icestream.admin.v1.AdminService.SetPolicy:input_type -> icestream.admin.v1.SetPolicyRequest
+	12, // 12: icestream.admin.v1.AdminService.AllowFlood:input_type -> icestream.admin.v1.AllowFloodRequest
+	2,  // 13: icestream.admin.v1.AdminService.GetStatus:output_type -> icestream.admin.v1.GetStatusResponse
+	5,  // 14: icestream.admin.v1.AdminService.SetPipelineState:output_type -> icestream.admin.v1.SetPipelineStateResponse
+	7,  // 15: icestream.admin.v1.AdminService.GetPolicy:output_type -> icestream.admin.v1.GetPolicyResponse
+	11, // 16: icestream.admin.v1.AdminService.SetPolicy:output_type -> icestream.admin.v1.SetPolicyResponse
+	13, // 17: icestream.admin.v1.AdminService.AllowFlood:output_type -> icestream.admin.v1.AllowFloodResponse
+	13, // [13:18] is the sub-list for method output_type
+	8,  // [8:13] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_icestream_admin_v1_admin_proto_init() }
@@ -459,7 +927,7 @@ func file_icestream_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_icestream_admin_v1_admin_proto_rawDesc), len(file_icestream_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,9 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	AdminService_GetStatus_FullMethodName        = "/icestream.admin.v1.AdminService/GetStatus"
 	AdminService_SetPipelineState_FullMethodName = "/icestream.admin.v1.AdminService/SetPipelineState"
+	AdminService_GetPolicy_FullMethodName        = "/icestream.admin.v1.AdminService/GetPolicy"
+	AdminService_SetPolicy_FullMethodName        = "/icestream.admin.v1.AdminService/SetPolicy"
+	AdminService_AllowFlood_FullMethodName       = "/icestream.admin.v1.AdminService/AllowFlood"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -35,6 +38,16 @@ type AdminServiceClient interface {
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
 	// SetPipelineState pauses or resumes a pipeline. Served by ingest.
 	SetPipelineState(ctx context.Context, in *SetPipelineStateRequest, opts ...grpc.CallOption) (*SetPipelineStateResponse, error)
+	// GetPolicy says what becomes of records that cannot be rows. Served by ingest.
+	GetPolicy(ctx context.Context, in *GetPolicyRequest, opts ...grpc.CallOption) (*GetPolicyResponse, error)
+	// SetPolicy changes that for the running process; after a restart the
+	// configuration decides again. Partitions that stopped for a bad record go on
+	// at once. Served by ingest.
+	SetPolicy(ctx context.Context, in *SetPolicyRequest, opts ...grpc.CallOption) (*SetPolicyResponse, error)
+	// AllowFlood lets partitions go on that stopped because too many of their
+	// records were bad. Each is guarded again once a whole window of it is fine.
+	// Served by ingest.
+	AllowFlood(ctx context.Context, in *AllowFloodRequest, opts ...grpc.CallOption) (*AllowFloodResponse, error)
 }
 
 type adminServiceClient struct {
@@ -65,6 +78,36 @@ func (c *adminServiceClient) SetPipelineState(ctx context.Context, in *SetPipeli
 	return out, nil
 }
 
+func (c *adminServiceClient) GetPolicy(ctx context.Context, in *GetPolicyRequest, opts ...grpc.CallOption) (*GetPolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetPolicyResponse)
+	err := c.cc.Invoke(ctx, AdminService_GetPolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) SetPolicy(ctx context.Context, in *SetPolicyRequest, opts ...grpc.CallOption) (*SetPolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetPolicyResponse)
+	err := c.cc.Invoke(ctx, AdminService_SetPolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) AllowFlood(ctx context.Context, in *AllowFloodRequest, opts ...grpc.CallOption) (*AllowFloodResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AllowFloodResponse)
+	err := c.cc.Invoke(ctx, AdminService_AllowFlood_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -75,6 +118,16 @@ type AdminServiceServer interface {
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
 	// SetPipelineState pauses or resumes a pipeline. Served by ingest.
 	SetPipelineState(context.Context, *SetPipelineStateRequest) (*SetPipelineStateResponse, error)
+	// GetPolicy says what becomes of records that cannot be rows. Served by ingest.
+	GetPolicy(context.Context, *GetPolicyRequest) (*GetPolicyResponse, error)
+	// SetPolicy changes that for the running process; after a restart the
+	// configuration decides again. Partitions that stopped for a bad record go on
+	// at once. Served by ingest.
+	SetPolicy(context.Context, *SetPolicyRequest) (*SetPolicyResponse, error)
+	// AllowFlood lets partitions go on that stopped because too many of their
+	// records were bad. Each is guarded again once a whole window of it is fine.
+	// Served by ingest.
+	AllowFlood(context.Context, *AllowFloodRequest) (*AllowFloodResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -90,6 +143,15 @@ func (UnimplementedAdminServiceServer) GetStatus(context.Context, *GetStatusRequ
 }
 func (UnimplementedAdminServiceServer) SetPipelineState(context.Context, *SetPipelineStateRequest) (*SetPipelineStateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetPipelineState not implemented")
+}
+func (UnimplementedAdminServiceServer) GetPolicy(context.Context, *GetPolicyRequest) (*GetPolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetPolicy not implemented")
+}
+func (UnimplementedAdminServiceServer) SetPolicy(context.Context, *SetPolicyRequest) (*SetPolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetPolicy not implemented")
+}
+func (UnimplementedAdminServiceServer) AllowFlood(context.Context, *AllowFloodRequest) (*AllowFloodResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AllowFlood not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -148,6 +210,60 @@ func _AdminService_SetPipelineState_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_GetPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetPolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).GetPolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_GetPolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).GetPolicy(ctx, req.(*GetPolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_SetPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetPolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).SetPolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_SetPolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).SetPolicy(ctx, req.(*SetPolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_AllowFlood_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AllowFloodRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AllowFlood(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AllowFlood_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AllowFlood(ctx, req.(*AllowFloodRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -162,6 +278,18 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetPipelineState",
 			Handler:    _AdminService_SetPipelineState_Handler,
+		},
+		{
+			MethodName: "GetPolicy",
+			Handler:    _AdminService_GetPolicy_Handler,
+		},
+		{
+			MethodName: "SetPolicy",
+			Handler:    _AdminService_SetPolicy_Handler,
+		},
+		{
+			MethodName: "AllowFlood",
+			Handler:    _AdminService_AllowFlood_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

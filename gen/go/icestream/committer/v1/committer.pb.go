@@ -636,6 +636,391 @@ func (x *CommitNowResponse) GetCommitted() bool {
 	return false
 }
 
+// ReplayQuarantineRequest names a table and which of its quarantined records are
+// meant. Every filter that is set must match.
+type ReplayQuarantineRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Table identifier, of the main table.
+	Table string `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	// Which records.
+	Filter *QuarantineFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
+	// Decode the records, and change nothing.
+	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayQuarantineRequest) Reset() {
+	*x = ReplayQuarantineRequest{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayQuarantineRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayQuarantineRequest) ProtoMessage() {}
+
+func (x *ReplayQuarantineRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayQuarantineRequest.ProtoReflect.Descriptor instead.
+func (*ReplayQuarantineRequest) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ReplayQuarantineRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *ReplayQuarantineRequest) GetFilter() *QuarantineFilter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+func (x *ReplayQuarantineRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// QuarantineFilter selects quarantined records.
+type QuarantineFilter struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Pipeline; empty for all.
+	Pipeline string `protobuf:"bytes,1,opt,name=pipeline,proto3" json:"pipeline,omitempty"`
+	// Topic; empty for all.
+	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition; absent for all.
+	Partition *int32 `protobuf:"varint,3,opt,name=partition,proto3,oneof" json:"partition,omitempty"`
+	// First offset; absent for no bound.
+	From *int64 `protobuf:"varint,4,opt,name=from,proto3,oneof" json:"from,omitempty"`
+	// Offset behind the last; absent for no bound.
+	To *int64 `protobuf:"varint,5,opt,name=to,proto3,oneof" json:"to,omitempty"`
+	// Reason code; empty for all.
+	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Schema id of the registry; absent for all.
+	SchemaId      *int32 `protobuf:"varint,7,opt,name=schema_id,json=schemaId,proto3,oneof" json:"schema_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuarantineFilter) Reset() {
+	*x = QuarantineFilter{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuarantineFilter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuarantineFilter) ProtoMessage() {}
+
+func (x *QuarantineFilter) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuarantineFilter.ProtoReflect.Descriptor instead.
+func (*QuarantineFilter) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *QuarantineFilter) GetPipeline() string {
+	if x != nil {
+		return x.Pipeline
+	}
+	return ""
+}
+
+func (x *QuarantineFilter) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *QuarantineFilter) GetPartition() int32 {
+	if x != nil && x.Partition != nil {
+		return *x.Partition
+	}
+	return 0
+}
+
+func (x *QuarantineFilter) GetFrom() int64 {
+	if x != nil && x.From != nil {
+		return *x.From
+	}
+	return 0
+}
+
+func (x *QuarantineFilter) GetTo() int64 {
+	if x != nil && x.To != nil {
+		return *x.To
+	}
+	return 0
+}
+
+func (x *QuarantineFilter) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *QuarantineFilter) GetSchemaId() int32 {
+	if x != nil && x.SchemaId != nil {
+		return *x.SchemaId
+	}
+	return 0
+}
+
+// ReplayQuarantineResponse says what became of the records.
+type ReplayQuarantineResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Records that matched and were not replayed before.
+	Selected int64 `protobuf:"varint,1,opt,name=selected,proto3" json:"selected,omitempty"`
+	// Rows that landed; in a dry run, that would land.
+	Replayed int64 `protobuf:"varint,2,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	// Snapshots of the main table that hold them, oldest first.
+	Snapshots []*ReplaySnapshot `protobuf:"bytes,3,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
+	// Why others stay, most frequent first.
+	Refusals []*ReplayRefusal `protobuf:"bytes,4,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	// Whether the quarantine table already says so of every replayed record; if
+	// not, the committer goes on trying by itself.
+	Marked        bool `protobuf:"varint,5,opt,name=marked,proto3" json:"marked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayQuarantineResponse) Reset() {
+	*x = ReplayQuarantineResponse{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayQuarantineResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayQuarantineResponse) ProtoMessage() {}
+
+func (x *ReplayQuarantineResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayQuarantineResponse.ProtoReflect.Descriptor instead.
+func (*ReplayQuarantineResponse) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ReplayQuarantineResponse) GetSelected() int64 {
+	if x != nil {
+		return x.Selected
+	}
+	return 0
+}
+
+func (x *ReplayQuarantineResponse) GetReplayed() int64 {
+	if x != nil {
+		return x.Replayed
+	}
+	return 0
+}
+
+func (x *ReplayQuarantineResponse) GetSnapshots() []*ReplaySnapshot {
+	if x != nil {
+		return x.Snapshots
+	}
+	return nil
+}
+
+func (x *ReplayQuarantineResponse) GetRefusals() []*ReplayRefusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *ReplayQuarantineResponse) GetMarked() bool {
+	if x != nil {
+		return x.Marked
+	}
+	return false
+}
+
+// ReplaySnapshot is a snapshot that a replay made.
+type ReplaySnapshot struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Snapshot id.
+	SnapshotId int64 `protobuf:"varint,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
+	// Rows in it.
+	Rows int64 `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
+	// Commit id, which the quarantine table shows as replayed_in.
+	CommitId      string `protobuf:"bytes,3,opt,name=commit_id,json=commitId,proto3" json:"commit_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplaySnapshot) Reset() {
+	*x = ReplaySnapshot{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplaySnapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplaySnapshot) ProtoMessage() {}
+
+func (x *ReplaySnapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplaySnapshot.ProtoReflect.Descriptor instead.
+func (*ReplaySnapshot) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ReplaySnapshot) GetSnapshotId() int64 {
+	if x != nil {
+		return x.SnapshotId
+	}
+	return 0
+}
+
+func (x *ReplaySnapshot) GetRows() int64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *ReplaySnapshot) GetCommitId() string {
+	if x != nil {
+		return x.CommitId
+	}
+	return ""
+}
+
+// ReplayRefusal is a reason for which records stay in quarantine.
+type ReplayRefusal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Reason code.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// How many records.
+	Count int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// Topic partition and offset of the first of them, for people.
+	First string `protobuf:"bytes,3,opt,name=first,proto3" json:"first,omitempty"`
+	// Its fault in words.
+	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayRefusal) Reset() {
+	*x = ReplayRefusal{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayRefusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayRefusal) ProtoMessage() {}
+
+func (x *ReplayRefusal) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayRefusal.ProtoReflect.Descriptor instead.
+func (*ReplayRefusal) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ReplayRefusal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ReplayRefusal) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *ReplayRefusal) GetFirst() string {
+	if x != nil {
+		return x.First
+	}
+	return ""
+}
+
+func (x *ReplayRefusal) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 var File_icestream_committer_v1_committer_proto protoreflect.FileDescriptor
 
 const file_icestream_committer_v1_committer_proto_rawDesc = "" +
@@ -690,12 +1075,47 @@ const file_icestream_committer_v1_committer_proto_rawDesc = "" +
 	"\x05table\x18\x01 \x01(\tR\x05table\"e\n" +
 	"\x11CommitNowResponse\x122\n" +
 	"\x06commit\x18\x01 \x01(\v2\x1a.icestream.types.v1.CommitR\x06commit\x12\x1c\n" +
-	"\tcommitted\x18\x02 \x01(\bR\tcommitted2\xde\x01\n" +
+	"\tcommitted\x18\x02 \x01(\bR\tcommitted\"\x8a\x01\n" +
+	"\x17ReplayQuarantineRequest\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\x12@\n" +
+	"\x06filter\x18\x02 \x01(\v2(.icestream.committer.v1.QuarantineFilterR\x06filter\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\xfb\x01\n" +
+	"\x10QuarantineFilter\x12\x1a\n" +
+	"\bpipeline\x18\x01 \x01(\tR\bpipeline\x12\x14\n" +
+	"\x05topic\x18\x02 \x01(\tR\x05topic\x12!\n" +
+	"\tpartition\x18\x03 \x01(\x05H\x00R\tpartition\x88\x01\x01\x12\x17\n" +
+	"\x04from\x18\x04 \x01(\x03H\x01R\x04from\x88\x01\x01\x12\x13\n" +
+	"\x02to\x18\x05 \x01(\x03H\x02R\x02to\x88\x01\x01\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12 \n" +
+	"\tschema_id\x18\a \x01(\x05H\x03R\bschemaId\x88\x01\x01B\f\n" +
+	"\n" +
+	"_partitionB\a\n" +
+	"\x05_fromB\x05\n" +
+	"\x03_toB\f\n" +
+	"\n" +
+	"_schema_id\"\xf3\x01\n" +
+	"\x18ReplayQuarantineResponse\x12\x1a\n" +
+	"\bselected\x18\x01 \x01(\x03R\bselected\x12\x1a\n" +
+	"\breplayed\x18\x02 \x01(\x03R\breplayed\x12D\n" +
+	"\tsnapshots\x18\x03 \x03(\v2&.icestream.committer.v1.ReplaySnapshotR\tsnapshots\x12A\n" +
+	"\brefusals\x18\x04 \x03(\v2%.icestream.committer.v1.ReplayRefusalR\brefusals\x12\x16\n" +
+	"\x06marked\x18\x05 \x01(\bR\x06marked\"b\n" +
+	"\x0eReplaySnapshot\x12\x1f\n" +
+	"\vsnapshot_id\x18\x01 \x01(\x03R\n" +
+	"snapshotId\x12\x12\n" +
+	"\x04rows\x18\x02 \x01(\x03R\x04rows\x12\x1b\n" +
+	"\tcommit_id\x18\x03 \x01(\tR\bcommitId\"i\n" +
+	"\rReplayRefusal\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x14\n" +
+	"\x05first\x18\x03 \x01(\tR\x05first\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error2\xde\x01\n" +
 	"\fTableService\x12`\n" +
 	"\tOpenTable\x12(.icestream.committer.v1.OpenTableRequest\x1a).icestream.committer.v1.OpenTableResponse\x12l\n" +
-	"\rProposeSchema\x12,.icestream.committer.v1.ProposeSchemaRequest\x1a-.icestream.committer.v1.ProposeSchemaResponse2p\n" +
+	"\rProposeSchema\x12,.icestream.committer.v1.ProposeSchemaRequest\x1a-.icestream.committer.v1.ProposeSchemaResponse2\xe7\x01\n" +
 	"\fAdminService\x12`\n" +
-	"\tCommitNow\x12(.icestream.committer.v1.CommitNowRequest\x1a).icestream.committer.v1.CommitNowResponseB\xf0\x01\n" +
+	"\tCommitNow\x12(.icestream.committer.v1.CommitNowRequest\x1a).icestream.committer.v1.CommitNowResponse\x12u\n" +
+	"\x10ReplayQuarantine\x12/.icestream.committer.v1.ReplayQuarantineRequest\x1a0.icestream.committer.v1.ReplayQuarantineResponseB\xf0\x01\n" +
 	"\x1acom.icestream.committer.v1B\x0eCommitterProtoP\x01ZHgithub.com/icestream/icestream/gen/go/icestream/committer/v1;committerv1\xa2\x02\x03ICX\xaa\x02\x16Icestream.Committer.V1\xca\x02\x16Icestream\\Committer\\V1\xe2\x02\"Icestream\\Committer\\V1\\GPBMetadata\xea\x02\x18Icestream::Committer::V1b\x06proto3"
 
 var (
@@ -710,44 +1130,54 @@ func file_icestream_committer_v1_committer_proto_rawDescGZIP() []byte {
 	return file_icestream_committer_v1_committer_proto_rawDescData
 }
 
-var file_icestream_committer_v1_committer_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_icestream_committer_v1_committer_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_icestream_committer_v1_committer_proto_goTypes = []any{
-	(*OpenTableRequest)(nil),      // 0: icestream.committer.v1.OpenTableRequest
-	(*PartitionStart)(nil),        // 1: icestream.committer.v1.PartitionStart
-	(*TableSettings)(nil),         // 2: icestream.committer.v1.TableSettings
-	(*OpenTableResponse)(nil),     // 3: icestream.committer.v1.OpenTableResponse
-	(*ProposeSchemaRequest)(nil),  // 4: icestream.committer.v1.ProposeSchemaRequest
-	(*ProposeSchemaResponse)(nil), // 5: icestream.committer.v1.ProposeSchemaResponse
-	(*SchemaRefusal)(nil),         // 6: icestream.committer.v1.SchemaRefusal
-	(*CommitNowRequest)(nil),      // 7: icestream.committer.v1.CommitNowRequest
-	(*CommitNowResponse)(nil),     // 8: icestream.committer.v1.CommitNowResponse
-	nil,                           // 9: icestream.committer.v1.TableSettings.PropertiesEntry
-	(*v1.Partition)(nil),          // 10: icestream.types.v1.Partition
-	(*v1.PartitionPosition)(nil),  // 11: icestream.types.v1.PartitionPosition
-	(*v1.TableSchema)(nil),        // 12: icestream.types.v1.TableSchema
-	(*v1.Commit)(nil),             // 13: icestream.types.v1.Commit
+	(*OpenTableRequest)(nil),         // 0: icestream.committer.v1.OpenTableRequest
+	(*PartitionStart)(nil),           // 1: icestream.committer.v1.PartitionStart
+	(*TableSettings)(nil),            // 2: icestream.committer.v1.TableSettings
+	(*OpenTableResponse)(nil),        // 3: icestream.committer.v1.OpenTableResponse
+	(*ProposeSchemaRequest)(nil),     // 4: icestream.committer.v1.ProposeSchemaRequest
+	(*ProposeSchemaResponse)(nil),    // 5: icestream.committer.v1.ProposeSchemaResponse
+	(*SchemaRefusal)(nil),            // 6: icestream.committer.v1.SchemaRefusal
+	(*CommitNowRequest)(nil),         // 7: icestream.committer.v1.CommitNowRequest
+	(*CommitNowResponse)(nil),        // 8: icestream.committer.v1.CommitNowResponse
+	(*ReplayQuarantineRequest)(nil),  // 9: icestream.committer.v1.ReplayQuarantineRequest
+	(*QuarantineFilter)(nil),         // 10: icestream.committer.v1.QuarantineFilter
+	(*ReplayQuarantineResponse)(nil), // 11: icestream.committer.v1.ReplayQuarantineResponse
+	(*ReplaySnapshot)(nil),           // 12: icestream.committer.v1.ReplaySnapshot
+	(*ReplayRefusal)(nil),            // 13: icestream.committer.v1.ReplayRefusal
+	nil,                              // 14: icestream.committer.v1.TableSettings.PropertiesEntry
+	(*v1.Partition)(nil),             // 15: icestream.types.v1.Partition
+	(*v1.PartitionPosition)(nil),     // 16: icestream.types.v1.PartitionPosition
+	(*v1.TableSchema)(nil),           // 17: icestream.types.v1.TableSchema
+	(*v1.Commit)(nil),                // 18: icestream.types.v1.Commit
 }
 var file_icestream_committer_v1_committer_proto_depIdxs = []int32{
 	1,  // 0: icestream.committer.v1.OpenTableRequest.partitions:type_name -> icestream.committer.v1.PartitionStart
 	2,  // 1: icestream.committer.v1.OpenTableRequest.settings:type_name -> icestream.committer.v1.TableSettings
-	10, // 2: icestream.committer.v1.PartitionStart.partition:type_name -> icestream.types.v1.Partition
-	9,  // 3: icestream.committer.v1.TableSettings.properties:type_name -> icestream.committer.v1.TableSettings.PropertiesEntry
-	11, // 4: icestream.committer.v1.OpenTableResponse.positions:type_name -> icestream.types.v1.PartitionPosition
-	12, // 5: icestream.committer.v1.OpenTableResponse.schema:type_name -> icestream.types.v1.TableSchema
-	12, // 6: icestream.committer.v1.ProposeSchemaResponse.schema:type_name -> icestream.types.v1.TableSchema
+	15, // 2: icestream.committer.v1.PartitionStart.partition:type_name -> icestream.types.v1.Partition
+	14, // 3: icestream.committer.v1.TableSettings.properties:type_name -> icestream.committer.v1.TableSettings.PropertiesEntry
+	16, // 4: icestream.committer.v1.OpenTableResponse.positions:type_name -> icestream.types.v1.PartitionPosition
+	17, // 5: icestream.committer.v1.OpenTableResponse.schema:type_name -> icestream.types.v1.TableSchema
+	17, // 6: icestream.committer.v1.ProposeSchemaResponse.schema:type_name -> icestream.types.v1.TableSchema
 	6,  // 7: icestream.committer.v1.ProposeSchemaResponse.refusals:type_name -> icestream.committer.v1.SchemaRefusal
-	13, // 8: icestream.committer.v1.CommitNowResponse.commit:type_name -> icestream.types.v1.Commit
-	0,  // 9: icestream.committer.v1.TableService.OpenTable:input_type -> icestream.committer.v1.OpenTableRequest
-	4,  // 10: icestream.committer.v1.TableService.ProposeSchema:input_type -> icestream.committer.v1.ProposeSchemaRequest
-	7,  // 11: icestream.committer.v1.AdminService.CommitNow:input_type -> icestream.committer.v1.CommitNowRequest
-	3,  // 12: icestream.committer.v1.TableService.OpenTable:output_type -> icestream.committer.v1.OpenTableResponse
-	5,  // 13: icestream.committer.v1.TableService.ProposeSchema:output_type -> icestream.committer.v1.ProposeSchemaResponse
-	8,  // 14: icestream.committer.v1.AdminService.CommitNow:output_type -> icestream.committer.v1.CommitNowResponse
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	18, // 8: icestream.committer.v1.CommitNowResponse.commit:type_name -> icestream.types.v1.Commit
+	10, // 9: icestream.committer.v1.ReplayQuarantineRequest.filter:type_name -> icestream.committer.v1.QuarantineFilter
+	12, // 10: icestream.committer.v1.ReplayQuarantineResponse.snapshots:type_name -> icestream.committer.v1.ReplaySnapshot
+	13, // 11: icestream.committer.v1.ReplayQuarantineResponse.refusals:type_name -> icestream.committer.v1.ReplayRefusal
+	0,  // 12: icestream.committer.v1.TableService.OpenTable:input_type -> icestream.committer.v1.OpenTableRequest
+	4,  // 13: icestream.committer.v1.TableService.ProposeSchema:input_type -> icestream.committer.v1.ProposeSchemaRequest
+	7,  // 14: icestream.committer.v1.AdminService.CommitNow:input_type -> icestream.committer.v1.CommitNowRequest
+	9,  // 15: icestream.committer.v1.AdminService.ReplayQuarantine:input_type -> icestream.committer.v1.ReplayQuarantineRequest
+	3,  // 16: icestream.committer.v1.TableService.OpenTable:output_type -> icestream.committer.v1.OpenTableResponse
+	5,  // 17: icestream.committer.v1.TableService.ProposeSchema:output_type -> icestream.committer.v1.ProposeSchemaResponse
+	8,  // 18: icestream.committer.v1.AdminService.CommitNow:output_type -> icestream.committer.v1.CommitNowResponse
+	11, // 19: icestream.committer.v1.AdminService.ReplayQuarantine:output_type -> icestream.committer.v1.ReplayQuarantineResponse
+	16, // [16:20] is the sub-list for method output_type
+	12, // [12:16] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_icestream_committer_v1_committer_proto_init() }
@@ -755,13 +1185,14 @@ func file_icestream_committer_v1_committer_proto_init() {
 	if File_icestream_committer_v1_committer_proto != nil {
 		return
 	}
+	file_icestream_committer_v1_committer_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_icestream_committer_v1_committer_proto_rawDesc), len(file_icestream_committer_v1_committer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

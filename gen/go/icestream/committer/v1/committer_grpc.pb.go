@@ -175,7 +175,8 @@ var TableService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	AdminService_CommitNow_FullMethodName = "/icestream.committer.v1.AdminService/CommitNow"
+	AdminService_CommitNow_FullMethodName        = "/icestream.committer.v1.AdminService/CommitNow"
+	AdminService_ReplayQuarantine_FullMethodName = "/icestream.committer.v1.AdminService/ReplayQuarantine"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -187,6 +188,11 @@ type AdminServiceClient interface {
 	// CommitNow commits what is hot without waiting for the interval and answers
 	// once the snapshot landed and was reported.
 	CommitNow(ctx context.Context, in *CommitNowRequest, opts ...grpc.CallOption) (*CommitNowResponse, error)
+	// ReplayQuarantine lands quarantined records as rows after all, each once, and
+	// with the offset and the LSN that they had. Records that still cannot be rows
+	// stay where they are. It may take as long as the catalog does; a caller that
+	// goes away leaves the snapshot under way whole and stops after it.
+	ReplayQuarantine(ctx context.Context, in *ReplayQuarantineRequest, opts ...grpc.CallOption) (*ReplayQuarantineResponse, error)
 }
 
 type adminServiceClient struct {
@@ -207,6 +213,16 @@ func (c *adminServiceClient) CommitNow(ctx context.Context, in *CommitNowRequest
 	return out, nil
 }
 
+func (c *adminServiceClient) ReplayQuarantine(ctx context.Context, in *ReplayQuarantineRequest, opts ...grpc.CallOption) (*ReplayQuarantineResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReplayQuarantineResponse)
+	err := c.cc.Invoke(ctx, AdminService_ReplayQuarantine_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -216,6 +232,11 @@ type AdminServiceServer interface {
 	// CommitNow commits what is hot without waiting for the interval and answers
 	// once the snapshot landed and was reported.
 	CommitNow(context.Context, *CommitNowRequest) (*CommitNowResponse, error)
+	// ReplayQuarantine lands quarantined records as rows after all, each once, and
+	// with the offset and the LSN that they had. Records that still cannot be rows
+	// stay where they are. It may take as long as the catalog does; a caller that
+	// goes away leaves the snapshot under way whole and stops after it.
+	ReplayQuarantine(context.Context, *ReplayQuarantineRequest) (*ReplayQuarantineResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -228,6 +249,9 @@ type UnimplementedAdminServiceServer struct{}
 
 func (UnimplementedAdminServiceServer) CommitNow(context.Context, *CommitNowRequest) (*CommitNowResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CommitNow not implemented")
+}
+func (UnimplementedAdminServiceServer) ReplayQuarantine(context.Context, *ReplayQuarantineRequest) (*ReplayQuarantineResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReplayQuarantine not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -268,6 +292,24 @@ func _AdminService_CommitNow_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ReplayQuarantine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplayQuarantineRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ReplayQuarantine(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ReplayQuarantine_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ReplayQuarantine(ctx, req.(*ReplayQuarantineRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -278,6 +320,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CommitNow",
 			Handler:    _AdminService_CommitNow_Handler,
+		},
+		{
+			MethodName: "ReplayQuarantine",
+			Handler:    _AdminService_ReplayQuarantine_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
