@@ -32,8 +32,8 @@ const (
 	hopRounds   = 4
 )
 
-// hop is the best of the rounds for both ways.
-type hop struct{ grpc, tcp flow }
+// hop is the best of the rounds for each way.
+type hop struct{ grpc, tcp, oneBlock flow }
 
 // flow is bytes per second, and CPU seconds per gigabyte of both ends together.
 type flow struct{ rate, cpu float64 }
@@ -49,7 +49,9 @@ func benchHop(t *testing.T) hop {
 	t.Helper()
 	var best hop
 	for range hopRounds {
-		best.tcp = best.tcp.better(tcpHop(t))
+		best.tcp = best.tcp.better(tcpHop(t, func(n uint64) []byte { return make([]byte, n) }))
+		block := make([]byte, hopBatch)
+		best.oneBlock = best.oneBlock.better(tcpHop(t, func(n uint64) []byte { return block[:n] }))
 		best.grpc = best.grpc.better(grpcHop(t))
 	}
 	return best
@@ -154,13 +156,14 @@ func grpcHop(t *testing.T) flow {
 	return out
 }
 
-func tcpHop(t *testing.T) flow {
+// tcpHop receives each message into what memory gives for its size.
+func tcpHop(t *testing.T, memory func(size uint64) []byte) flow {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	served := make(chan error, 1)
-	go func() { served <- serveTCP(l) }()
+	go func() { served <- serveTCP(l, memory) }()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
 	require.NoError(t, err)
 
@@ -197,14 +200,13 @@ func tcpHop(t *testing.T) flow {
 }
 
 // serveTCP reads length and bytes, and answers each message with eight bytes.
-func serveTCP(l net.Listener) error {
+func serveTCP(l net.Listener, memory func(size uint64) []byte) error {
 	conn, err := l.Accept()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
 	var head [8]byte
-	buf := make([]byte, hopBatch)
 	for {
 		if _, err := io.ReadFull(conn, head[:]); err != nil {
 			if errors.Is(err, io.EOF) {
@@ -212,7 +214,7 @@ func serveTCP(l net.Listener) error {
 			}
 			return err
 		}
-		if _, err := io.ReadFull(conn, buf[:binary.BigEndian.Uint64(head[:])]); err != nil {
+		if _, err := io.ReadFull(conn, memory(binary.BigEndian.Uint64(head[:]))); err != nil {
 			return err
 		}
 		if _, err := conn.Write(head[:]); err != nil {

@@ -62,6 +62,8 @@ func (r *report) hop(h hop) {
 	r.line("hop: 1 MiB batches, acknowledged, %d under way, loopback, both ends in this process", hopInFlight)
 	r.line("gRPC append stream %.2f GB/s, %.2f CPU s/GB │ plain TCP %.2f GB/s, %.2f CPU s/GB │ CPU ratio %.2f │ ratio aim %s",
 		h.grpc.rate/1e9, h.grpc.cpu, h.tcp.rate/1e9, h.tcp.cpu, h.tcp.cpu/h.grpc.cpu, r.ratio("hop", h.grpc.rate/h.tcp.rate))
+	r.line("plain TCP into one block of memory for all messages: %.2f GB/s, %.2f CPU s/GB, ratio %.2f",
+		h.oneBlock.rate/1e9, h.oneBlock.cpu, h.grpc.rate/h.oneBlock.rate)
 }
 
 func (r *report) decode(all []decoded) {
