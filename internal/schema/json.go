@@ -23,8 +23,9 @@ type nodeJSON struct {
 }
 
 type schemaJSON struct {
-	Columns []*Node `json:"columns"`
-	LastID  int32   `json:"last_id,omitempty"`
+	Columns []*Node  `json:"columns"`
+	LastID  int32    `json:"last_id,omitempty"`
+	Ignored []string `json:"ignored,omitempty"`
 }
 
 // MarshalJSON writes the node compactly: type in Iceberg's notation, zero values
@@ -60,7 +61,7 @@ func (s *Schema) MarshalJSON() ([]byte, error) {
 	if columns == nil {
 		columns = []*Node{}
 	}
-	return json.Marshal(schemaJSON{Columns: columns, LastID: s.LastID})
+	return json.Marshal(schemaJSON{Columns: columns, LastID: s.LastID, Ignored: s.Ignored})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes and validates the tree.
@@ -69,7 +70,7 @@ func (s *Schema) UnmarshalJSON(b []byte) error {
 	if err := decodeStrict(b, &j); err != nil {
 		return fmt.Errorf("reading schema: %w", err)
 	}
-	read := &Schema{Columns: j.Columns, LastID: j.LastID}
+	read := &Schema{Columns: j.Columns, LastID: j.LastID, Ignored: j.Ignored}
 	var missing bool
 	read.walkNil(func() { missing = true })
 	if missing {
@@ -103,7 +104,7 @@ func decodeStrict(b []byte, into any) error {
 }
 
 // Fingerprint is a stable hash (32 hex digits) over names, field ids, numbers
-// and sources, types, presence and nesting, in order. Docs and LastID do not count: they
+// and sources, types, presence and nesting, in order. Docs, LastID and Ignored do not count: they
 // change nothing about how rows are written or read.
 func (s *Schema) Fingerprint() string {
 	h := sha256.New()

@@ -32,14 +32,15 @@ const (
 	Added    ChangeKind = "added"
 	Widened  ChangeKind = "widened"
 	Optional ChangeKind = "made optional"
+	Renamed  ChangeKind = "renamed"
 )
 
 // Change is one change of the table's schema, for people.
 type Change struct {
 	Kind ChangeKind
-	Path string // dotted column path in the table
-	From string // type before, empty for an added column
-	To   string // type after
+	Path string // dotted column path in the table, before the change
+	From string // type before, empty for an added column; name before, of a renamed one
+	To   string // type after; name after, of a renamed one
 }
 
 // String is one line about the change.
@@ -49,6 +50,8 @@ func (c Change) String() string {
 		return fmt.Sprintf("added %s %s", c.Path, c.To)
 	case Widened:
 		return fmt.Sprintf("widened %s from %s to %s", c.Path, c.From, c.To)
+	case Renamed:
+		return fmt.Sprintf("renamed %s to %s", c.Path, c.To)
 	default:
 		return fmt.Sprintf("%s %s", c.Kind, c.Path)
 	}
@@ -57,7 +60,11 @@ func (c Change) String() string {
 // Refusal is a difference that no change of the table can bridge without
 // altering values.
 type Refusal struct {
-	Path          string // dotted column path in the table
+	Path string // dotted column path in the table
+	// Field is the number path of the field about which an operator decides: the
+	// nearest one above Path that has siblings, so that a column can be put beside
+	// its own.
+	Field         string
 	TableType     string
 	CandidateType string
 	Why           string
@@ -78,7 +85,7 @@ type Target struct {
 	// Numbers is the number map after the change.
 	Numbers NumberMap
 	// Changed says that the table's schema must be changed before rows of the
-	// candidate can be written.
+	// candidate can be written; Ignored fields are in Schema.
 	Changed  bool
 	Changes  []Change
 	Refusals []Refusal
@@ -87,55 +94,93 @@ type Target struct {
 // Refused reports whether the candidate cannot be written to the table at all.
 func (t *Target) Refused() bool { return len(t.Refusals) > 0 }
 
-// Reconcile decides how records of the candidate's shape are written to the
-// table. It is pure and idempotent: the target of a target and the same
-// candidate changes nothing.
+// Options are what a verdict depends on beside the schemas.
+type Options struct {
+	// Decisions of operators about the pipeline.
+	Decisions []Decision
+	// Rename lets columns follow renamed fields.
+	Rename bool
+	// Pinned are the dotted paths of columns whose names must stay.
+	Pinned map[string]bool
+}
+
+// Reconcile is Evolve without options.
+func Reconcile(table, candidate *Schema, numbers NumberMap) Target {
+	return Evolve(table, candidate, numbers, Options{})
+}
+
+// Evolve decides how records of the candidate's shape are written to the table.
+// It is pure and idempotent: the target of a target and the same candidate
+// changes nothing.
 //
 // A candidate column is matched by number path first, then by name (exact, then
 // without regard to case) with a table column that no other number feeds. A
 // matched column keeps the table's name, place and id. Accepted: a new column at
 // any depth, int to long, float to double, decimal of more digits and the same
 // scale, required to optional. A candidate that is narrower than the table needs
-// no change; the decoder widens its values. Everything else is refused.
+// no change; the decoder widens its values. Everything else is refused, unless a
+// decision says what to do with the field.
 //
-// Neither argument is changed; table may be an empty schema (to create a table)
-// and numbers nil.
-func Reconcile(table, candidate *Schema, numbers NumberMap) Target {
-	r := &reconciler{numbers: numbers, out: numbers.Clone(), last: table.HighestID()}
+// No column is ever made required, whatever the candidate says, and a required
+// one that is written is made optional: any record may lack any field.
+//
+// No argument is changed; table may be an empty schema (to create a table) and
+// numbers nil.
+func Evolve(table, candidate *Schema, numbers NumberMap, o Options) Target {
+	r := newReconciler(table, numbers, o)
+	columns := r.level(table.Columns, candidate.Columns, "", "", true)
+	slices.Sort(r.ignored)
+	return Target{
+		Schema:  &Schema{Columns: metadataLast(columns), LastID: r.last, Ignored: r.ignored},
+		Numbers: r.out, Changed: len(r.changes) > 0, Changes: r.changes, Refusals: r.refusals,
+	}
+}
+
+func newReconciler(table *Schema, numbers NumberMap, o Options) *reconciler {
+	r := &reconciler{numbers: numbers, out: numbers.Clone(), last: table.HighestID(), o: o, decided: decidedFields(o.Decisions)}
 	r.claimed = make(map[int32]string, len(numbers))
 	for path, id := range numbers {
 		if other, ok := r.claimed[id]; !ok || path < other {
 			r.claimed[id] = path
 		}
 	}
-	columns := r.level(table.Columns, candidate.Columns, "", "", true)
-	return Target{
-		Schema:  &Schema{Columns: metadataLast(columns), LastID: r.last},
-		Numbers: r.out, Changed: len(r.changes) > 0, Changes: r.changes, Refusals: r.refusals,
-	}
+	return r
 }
 
 type reconciler struct {
+	o        Options
+	decided  map[string]Action // by field
 	numbers  NumberMap
 	out      NumberMap
 	claimed  map[int32]string // field id to the number path that feeds it
 	last     int32
+	field    string // the field under judgement about which an operator can decide
 	changes  []Change
 	refusals []Refusal
+	ignored  []string
 }
 
 // level merges the fields of one struct: table fields in their order, then the
 // new ones in the candidate's order.
 func (r *reconciler) level(table, candidate []*Node, path, numbers string, top bool) []*Node {
 	partner := r.match(table, candidate, numbers)
+	candidate, beside := r.settle(table, candidate, partner, path, numbers)
+	above := r.field
+	defer func() { r.field = above }()
+	stepOf := func(c *Node) string { return step(c) + beside[c] }
 	out := make([]*Node, 0, len(table)+len(candidate))
 	names := make(map[string]bool, len(table))
 	for _, t := range table {
 		names[strings.ToLower(t.Name)] = true
+	}
+	for _, t := range table {
 		c := partner[t]
 		switch {
 		case c != nil:
-			out = append(out, r.merge(t, c, join(path, t.Name), join(numbers, step(c))))
+			r.field = join(numbers, stepOf(c))
+			n := r.merge(t, c, join(path, t.Name), r.field)
+			r.rename(n, c, join(path, t.Name), names)
+			out = append(out, n)
 		case top && IsMetadata(t.Name):
 			out = append(out, cleared(t))
 		default:
@@ -147,18 +192,39 @@ func (r *reconciler) level(table, candidate []*Node, path, numbers string, top b
 		fed[c] = true
 	}
 	var fresh []*Node
+	steps := make(map[*Node]string)
 	for i, c := range candidate {
 		if fed[c] || c.Number == PresenceNumber && len(table) > 0 {
 			continue // a struct with other fields keeps presence without a column
 		}
-		n := c.Clone()
+		n := optional(c)
 		forgetAliases([]*Node{n})
-		n.Name = freeName(n.Name, suffix(n.Number, i), func(name string) bool { return names[strings.ToLower(name)] })
+		end := suffix(n.Number, i)
+		if ordinal := beside[c]; ordinal != "" {
+			end = "_" + ordinal[1:]
+			n.Name += end
+		}
+		n.Name = freeName(n.Name, end, func(name string) bool { return names[strings.ToLower(name)] })
 		names[strings.ToLower(n.Name)] = true
 		fresh = append(fresh, n)
+		steps[n] = stepOf(c)
 	}
-	r.add(fresh, path, numbers)
+	r.add(fresh, steps, path, numbers)
 	return append(out, fresh...)
+}
+
+// optional copies a new column: nothing in it is required but the keys of maps.
+func optional(c *Node) *Node {
+	n := c.Clone()
+	relax(n, false)
+	return n
+}
+
+func relax(n *Node, key bool) {
+	n.Required = key
+	for i, k := range n.Kids {
+		relax(k, n.Type.Kind == Map && i == 0)
+	}
 }
 
 // match pairs table fields with candidate fields.
@@ -217,12 +283,14 @@ func (r *reconciler) byAlias(table []*Node, c *Node, numbers string, partner map
 }
 
 // byName leaves alone a column that another number path feeds: a new field that
-// took over an old field's name is another field.
+// took over an old field's name is another field. The column that names the set
+// member of a oneof is numbered after the lowest member, which may change.
 func (r *reconciler) byName(table []*Node, c *Node, numbers string, partner map[*Node]*Node, same func(a, b string) bool) *Node {
 	for _, t := range table {
 		owner, claimed := r.claimed[t.FieldID]
-		free := !claimed || owner == numbers || c.Number == 0 && !(c.Source != "" && bySource(owner))
-		if partner[t] == nil && same(t.Name, c.Name) && free {
+		free := !claimed || owner == numbers || c.Number == 0 && !(c.Source != "" && bySource(owner)) && !isBeside(owner) ||
+			isOneof(c.Number) && isOneof(lastNumber(owner))
+		if partner[t] == nil && free && same(t.Name, c.Name) {
 			return t
 		}
 	}
@@ -241,9 +309,13 @@ func step(n *Node) string {
 	}
 }
 
+// identified reports whether a field has a name or number of its own, by which its
+// column is found again.
+func identified(n *Node) bool { return n.Number != 0 || n.Source != "" }
+
 // sourceStep escapes what would make two paths one.
 func sourceStep(name string) string {
-	return "=" + strings.NewReplacer("%", "%25", ".", "%2E").Replace(name)
+	return "=" + strings.NewReplacer("%", "%25", ".", "%2E", besideMark, "%7E").Replace(name)
 }
 
 // bySource reports whether the last step of a number path is a name.
@@ -254,15 +326,15 @@ func bySource(path string) bool {
 // merge brings one matched pair together.
 func (r *reconciler) merge(t, c *Node, path, numbers string) *Node {
 	out := &Node{Name: t.Name, Number: c.Number, Source: c.Source, FieldID: t.FieldID, Type: t.Type, Required: t.Required, Doc: t.Doc}
-	if c.Number != 0 || c.Source != "" {
+	if identified(c) || isBeside(numbers) {
 		r.out[numbers] = t.FieldID
 	}
-	if t.Required && !c.Required {
+	if t.Required {
 		out.Required = false
 		r.changes = append(r.changes, Change{Kind: Optional, Path: path, From: t.Type.String(), To: t.Type.String()})
 	}
 	if t.Type.Kind != c.Type.Kind && (t.Type.Kind.Nested() || c.Type.Kind.Nested()) {
-		r.refuse(path, t, c, "a column never changes between a nested and another type; write to a new table, or drop the column first")
+		r.refuse(path, t, c)
 		return out
 	}
 	switch t.Type.Kind {
@@ -284,12 +356,16 @@ func (r *reconciler) merge(t, c *Node, path, numbers string) *Node {
 // key merges map keys, which Iceberg never lets change; they are required.
 func (r *reconciler) key(t, c *Node, path, numbers string) *Node {
 	before := len(r.changes)
-	wanted := c.Clone()
-	wanted.Required = t.Required
-	out := r.merge(t, wanted, join(path, KeyName), join(numbers, KeyName))
+	lax := *t
+	lax.Required = false
+	out := r.merge(&lax, c, join(path, KeyName), join(numbers, KeyName))
+	out.Required = t.Required
 	if len(r.changes) > before {
 		r.changes = r.changes[:before]
-		r.refuse(join(path, KeyName), t, c, "Iceberg does not let the key of a map change")
+		r.refusals = append(r.refusals, Refusal{
+			Path: join(path, KeyName), Field: r.field, TableType: Describe(t), CandidateType: Describe(c),
+			Why: "the key of a map can never change",
+		})
 	}
 	return out
 }
@@ -301,12 +377,14 @@ func (r *reconciler) primitive(out, t, c *Node, path string) {
 		out.Type = c.Type
 		r.changes = append(r.changes, Change{Kind: Widened, Path: path, From: t.Type.String(), To: c.Type.String()})
 	case never:
-		r.refuse(path, t, c, "no lossless change leads from one to the other")
+		r.refuse(path, t, c)
 	}
 }
 
-func (r *reconciler) refuse(path string, t, c *Node, why string) {
-	r.refusals = append(r.refusals, Refusal{Path: path, TableType: t.Type.String(), CandidateType: c.Type.String(), Why: why})
+func (r *reconciler) refuse(path string, t, c *Node) {
+	r.refusals = append(r.refusals, Refusal{
+		Path: path, Field: r.field, TableType: Describe(t), CandidateType: Describe(c), Why: why(t.Type, c.Type),
+	})
 }
 
 type fitness uint8
@@ -380,19 +458,24 @@ func clearNumbers(nodes []*Node) {
 	}
 }
 
-// add gives ids to new columns and everything below them, and notes them.
-func (r *reconciler) add(fresh []*Node, path, numbers string) {
+// add gives ids to new columns and everything below them, and notes them. steps
+// are the parts that they add to number paths.
+func (r *reconciler) add(fresh []*Node, steps map[*Node]string, path, numbers string) {
 	assignIDs(fresh, &r.last)
 	for _, n := range fresh {
-		r.changes = append(r.changes, Change{Kind: Added, Path: join(path, n.Name), To: n.Type.String()})
-		r.record([]*Node{n}, numbers)
+		r.changes = append(r.changes, Change{Kind: Added, Path: join(path, n.Name), To: Describe(n)})
+		at := join(numbers, steps[n])
+		if identified(n) || isBeside(at) {
+			r.out[at] = n.FieldID
+		}
+		r.record(n.Kids, at)
 	}
 }
 
 func (r *reconciler) record(nodes []*Node, numbers string) {
 	for _, n := range nodes {
 		p := join(numbers, step(n))
-		if n.Number != 0 || n.Source != "" {
+		if identified(n) {
 			r.out[p] = n.FieldID
 		}
 		r.record(n.Kids, p)

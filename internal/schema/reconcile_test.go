@@ -49,7 +49,7 @@ func TestAddedColumnsAtAnyDepth(t *testing.T) {
 		mapOf("m", 3, String, col("", 0, Struct, col("a", 1, Int), col("b", 2, Int))),
 	), first.Numbers)
 	require.Empty(t, second.Refusals)
-	require.Equal(t, []string{"added c.b struct", "added l.element.b int", "added m.value.b int", "added z string"}, changes(second))
+	require.Equal(t, []string{"added c.b struct<deep: long>", "added l.element.b int", "added m.value.b int", "added z string"}, changes(second))
 	var names []string
 	for _, c := range second.Schema.Columns {
 		names = append(names, c.Name)

@@ -12,6 +12,7 @@ package schema
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -178,6 +179,9 @@ type Schema struct {
 	// LastID is the highest field id the table ever gave away, also to columns
 	// that were dropped since. 0 means: the highest one in Columns.
 	LastID int32
+	// Ignored are the number paths of fields that records bring and that an
+	// operator said to leave out. Only the target of a candidate has any.
+	Ignored []string
 }
 
 // Kid is the child with the given name, nil if there is none.
@@ -210,7 +214,7 @@ func cloneAll(nodes []*Node) []*Node {
 
 // Clone copies the whole schema.
 func (s *Schema) Clone() *Schema {
-	return &Schema{Columns: cloneAll(s.Columns), LastID: s.LastID}
+	return &Schema{Columns: cloneAll(s.Columns), LastID: s.LastID, Ignored: slices.Clone(s.Ignored)}
 }
 
 // Column is the top-level column with the given name, nil if there is none.
@@ -242,6 +246,9 @@ func (s *Schema) HighestID() int32 {
 	s.Walk(func(_ string, n *Node) { high = max(high, n.FieldID) })
 	return high
 }
+
+// Ignores reports whether the field with that number path is left out.
+func (s *Schema) Ignores(field string) bool { return slices.Contains(s.Ignored, field) }
 
 // Walk visits every node, parents first, with its dotted path.
 func (s *Schema) Walk(visit func(path string, n *Node)) { walk("", s.Columns, visit) }
