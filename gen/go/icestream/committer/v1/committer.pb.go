@@ -24,6 +24,63 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// SchemaAction is an answer to refusals.
+type SchemaAction int32
+
+const (
+	// Not set.
+	SchemaAction_SCHEMA_ACTION_UNSPECIFIED SchemaAction = 0
+	// The field gets another column beside the one that it does not fit.
+	SchemaAction_SCHEMA_ACTION_ACCEPT SchemaAction = 1
+	// The field is left out where it does not fit its column.
+	SchemaAction_SCHEMA_ACTION_IGNORE SchemaAction = 2
+	// Records of the source schema go to quarantine.
+	SchemaAction_SCHEMA_ACTION_QUARANTINE SchemaAction = 3
+)
+
+// Enum value maps for SchemaAction.
+var (
+	SchemaAction_name = map[int32]string{
+		0: "SCHEMA_ACTION_UNSPECIFIED",
+		1: "SCHEMA_ACTION_ACCEPT",
+		2: "SCHEMA_ACTION_IGNORE",
+		3: "SCHEMA_ACTION_QUARANTINE",
+	}
+	SchemaAction_value = map[string]int32{
+		"SCHEMA_ACTION_UNSPECIFIED": 0,
+		"SCHEMA_ACTION_ACCEPT":      1,
+		"SCHEMA_ACTION_IGNORE":      2,
+		"SCHEMA_ACTION_QUARANTINE":  3,
+	}
+)
+
+func (x SchemaAction) Enum() *SchemaAction {
+	p := new(SchemaAction)
+	*p = x
+	return p
+}
+
+func (x SchemaAction) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SchemaAction) Descriptor() protoreflect.EnumDescriptor {
+	return file_icestream_committer_v1_committer_proto_enumTypes[0].Descriptor()
+}
+
+func (SchemaAction) Type() protoreflect.EnumType {
+	return &file_icestream_committer_v1_committer_proto_enumTypes[0]
+}
+
+func (x SchemaAction) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SchemaAction.Descriptor instead.
+func (SchemaAction) EnumDescriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{0}
+}
+
 // OpenTableRequest names a table and the partitions that feed it.
 type OpenTableRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -335,7 +392,12 @@ type ProposeSchemaRequest struct {
 	// Registry id or other name of the source schema, for people.
 	SourceSchema string `protobuf:"bytes,3,opt,name=source_schema,json=sourceSchema,proto3" json:"source_schema,omitempty"`
 	// Candidate columns as JSON of the Icestream schema form.
-	Candidate     []byte `protobuf:"bytes,4,opt,name=candidate,proto3" json:"candidate,omitempty"`
+	Candidate []byte `protobuf:"bytes,4,opt,name=candidate,proto3" json:"candidate,omitempty"`
+	// Age of the source schema among others of the registry: its id. 0 where it is
+	// not known.
+	SourceOrder int64 `protobuf:"varint,5,opt,name=source_order,json=sourceOrder,proto3" json:"source_order,omitempty"`
+	// Whether columns are renamed when a newer source schema renames their fields.
+	FollowRenames bool `protobuf:"varint,6,opt,name=follow_renames,json=followRenames,proto3" json:"follow_renames,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -398,6 +460,20 @@ func (x *ProposeSchemaRequest) GetCandidate() []byte {
 	return nil
 }
 
+func (x *ProposeSchemaRequest) GetSourceOrder() int64 {
+	if x != nil {
+		return x.SourceOrder
+	}
+	return 0
+}
+
+func (x *ProposeSchemaRequest) GetFollowRenames() bool {
+	if x != nil {
+		return x.FollowRenames
+	}
+	return false
+}
+
 // ProposeSchemaResponse is the verdict.
 type ProposeSchemaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -406,7 +482,10 @@ type ProposeSchemaResponse struct {
 	// Set when the change was refused.
 	Refusals []*SchemaRefusal `protobuf:"bytes,2,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	// What was changed, in words for people.
-	Changes       []string `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`
+	Changes []string `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`
+	// Set together with refusals when an operator decided that records of the
+	// source schema go to quarantine.
+	Quarantine    bool `protobuf:"varint,4,opt,name=quarantine,proto3" json:"quarantine,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -462,6 +541,13 @@ func (x *ProposeSchemaResponse) GetChanges() []string {
 	return nil
 }
 
+func (x *ProposeSchemaResponse) GetQuarantine() bool {
+	if x != nil {
+		return x.Quarantine
+	}
+	return false
+}
+
 // SchemaRefusal is one reason against a schema.
 type SchemaRefusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -472,7 +558,9 @@ type SchemaRefusal struct {
 	// Type in the source schema.
 	SourceType string `protobuf:"bytes,3,opt,name=source_type,json=sourceType,proto3" json:"source_type,omitempty"`
 	// Why it cannot be.
-	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	Why string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	// Number path of the field that an operator decides about.
+	Field         string `protobuf:"bytes,5,opt,name=field,proto3" json:"field,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -531,6 +619,13 @@ func (x *SchemaRefusal) GetSourceType() string {
 func (x *SchemaRefusal) GetWhy() string {
 	if x != nil {
 		return x.Why
+	}
+	return ""
+}
+
+func (x *SchemaRefusal) GetField() string {
+	if x != nil {
+		return x.Field
 	}
 	return ""
 }
@@ -1021,6 +1116,436 @@ func (x *ReplayRefusal) GetError() string {
 	return ""
 }
 
+// ListSchemaRefusalsRequest names a table.
+type ListSchemaRefusalsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Table identifier; empty for all tables.
+	Table         string `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSchemaRefusalsRequest) Reset() {
+	*x = ListSchemaRefusalsRequest{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSchemaRefusalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSchemaRefusalsRequest) ProtoMessage() {}
+
+func (x *ListSchemaRefusalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSchemaRefusalsRequest.ProtoReflect.Descriptor instead.
+func (*ListSchemaRefusalsRequest) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListSchemaRefusalsRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+// ListSchemaRefusalsResponse is what waits.
+type ListSchemaRefusalsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Refused source schemas, by table, pipeline and name.
+	Refused       []*RefusedSchema `protobuf:"bytes,1,rep,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSchemaRefusalsResponse) Reset() {
+	*x = ListSchemaRefusalsResponse{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSchemaRefusalsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSchemaRefusalsResponse) ProtoMessage() {}
+
+func (x *ListSchemaRefusalsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSchemaRefusalsResponse.ProtoReflect.Descriptor instead.
+func (*ListSchemaRefusalsResponse) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListSchemaRefusalsResponse) GetRefused() []*RefusedSchema {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// RefusedSchema is a source schema that a table refuses.
+type RefusedSchema struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Table identifier.
+	Table string `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	// Pipeline.
+	Pipeline string `protobuf:"bytes,2,opt,name=pipeline,proto3" json:"pipeline,omitempty"`
+	// Name of the source schema, for people and for decisions.
+	SourceSchema string `protobuf:"bytes,3,opt,name=source_schema,json=sourceSchema,proto3" json:"source_schema,omitempty"`
+	// Why.
+	Refusals []*SchemaRefusal `protobuf:"bytes,4,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	// When it was proposed last, microseconds since 1970.
+	Proposed      int64 `protobuf:"varint,5,opt,name=proposed,proto3" json:"proposed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefusedSchema) Reset() {
+	*x = RefusedSchema{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefusedSchema) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefusedSchema) ProtoMessage() {}
+
+func (x *RefusedSchema) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefusedSchema.ProtoReflect.Descriptor instead.
+func (*RefusedSchema) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RefusedSchema) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *RefusedSchema) GetPipeline() string {
+	if x != nil {
+		return x.Pipeline
+	}
+	return ""
+}
+
+func (x *RefusedSchema) GetSourceSchema() string {
+	if x != nil {
+		return x.SourceSchema
+	}
+	return ""
+}
+
+func (x *RefusedSchema) GetRefusals() []*SchemaRefusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *RefusedSchema) GetProposed() int64 {
+	if x != nil {
+		return x.Proposed
+	}
+	return 0
+}
+
+// DecideSchemaRequest answers what waits on a table and matches every word that
+// is given.
+type DecideSchemaRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Table identifier.
+	Table string `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	// The answer.
+	Action SchemaAction `protobuf:"varint,2,opt,name=action,proto3,enum=icestream.committer.v1.SchemaAction" json:"action,omitempty"`
+	// Pipeline; empty for all.
+	Pipeline string `protobuf:"bytes,3,opt,name=pipeline,proto3" json:"pipeline,omitempty"`
+	// Name of the source schema; empty for all.
+	SourceSchema string `protobuf:"bytes,4,opt,name=source_schema,json=sourceSchema,proto3" json:"source_schema,omitempty"`
+	// Column path or number path of the field; empty for all. Not with quarantine.
+	Column        string `protobuf:"bytes,5,opt,name=column,proto3" json:"column,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecideSchemaRequest) Reset() {
+	*x = DecideSchemaRequest{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecideSchemaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecideSchemaRequest) ProtoMessage() {}
+
+func (x *DecideSchemaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecideSchemaRequest.ProtoReflect.Descriptor instead.
+func (*DecideSchemaRequest) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DecideSchemaRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *DecideSchemaRequest) GetAction() SchemaAction {
+	if x != nil {
+		return x.Action
+	}
+	return SchemaAction_SCHEMA_ACTION_UNSPECIFIED
+}
+
+func (x *DecideSchemaRequest) GetPipeline() string {
+	if x != nil {
+		return x.Pipeline
+	}
+	return ""
+}
+
+func (x *DecideSchemaRequest) GetSourceSchema() string {
+	if x != nil {
+		return x.SourceSchema
+	}
+	return ""
+}
+
+func (x *DecideSchemaRequest) GetColumn() string {
+	if x != nil {
+		return x.Column
+	}
+	return ""
+}
+
+// DecideSchemaResponse is what is decided now.
+type DecideSchemaResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Decisions that the request stands for.
+	Decisions []*SchemaDecision `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	// Whether they were made already before the request.
+	Already bool `protobuf:"varint,2,opt,name=already,proto3" json:"already,omitempty"`
+	// What of the table still waits.
+	Refused       []*RefusedSchema `protobuf:"bytes,3,rep,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecideSchemaResponse) Reset() {
+	*x = DecideSchemaResponse{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecideSchemaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecideSchemaResponse) ProtoMessage() {}
+
+func (x *DecideSchemaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecideSchemaResponse.ProtoReflect.Descriptor instead.
+func (*DecideSchemaResponse) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *DecideSchemaResponse) GetDecisions() []*SchemaDecision {
+	if x != nil {
+		return x.Decisions
+	}
+	return nil
+}
+
+func (x *DecideSchemaResponse) GetAlready() bool {
+	if x != nil {
+		return x.Already
+	}
+	return false
+}
+
+func (x *DecideSchemaResponse) GetRefused() []*RefusedSchema {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// SchemaDecision is one decision as the table keeps it.
+type SchemaDecision struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Pipeline.
+	Pipeline string `protobuf:"bytes,1,opt,name=pipeline,proto3" json:"pipeline,omitempty"`
+	// The answer.
+	Action SchemaAction `protobuf:"varint,2,opt,name=action,proto3,enum=icestream.committer.v1.SchemaAction" json:"action,omitempty"`
+	// Number path of the field, empty for quarantine.
+	Field string `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`
+	// Column that was refused, for people.
+	Column string `protobuf:"bytes,4,opt,name=column,proto3" json:"column,omitempty"`
+	// Name of the source schema.
+	SourceSchema string `protobuf:"bytes,5,opt,name=source_schema,json=sourceSchema,proto3" json:"source_schema,omitempty"`
+	// Type in the table when it was decided.
+	TableType string `protobuf:"bytes,6,opt,name=table_type,json=tableType,proto3" json:"table_type,omitempty"`
+	// Type in the source schema when it was decided.
+	SourceType string `protobuf:"bytes,7,opt,name=source_type,json=sourceType,proto3" json:"source_type,omitempty"`
+	// When, microseconds since 1970.
+	Decided       int64 `protobuf:"varint,8,opt,name=decided,proto3" json:"decided,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SchemaDecision) Reset() {
+	*x = SchemaDecision{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SchemaDecision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SchemaDecision) ProtoMessage() {}
+
+func (x *SchemaDecision) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SchemaDecision.ProtoReflect.Descriptor instead.
+func (*SchemaDecision) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *SchemaDecision) GetPipeline() string {
+	if x != nil {
+		return x.Pipeline
+	}
+	return ""
+}
+
+func (x *SchemaDecision) GetAction() SchemaAction {
+	if x != nil {
+		return x.Action
+	}
+	return SchemaAction_SCHEMA_ACTION_UNSPECIFIED
+}
+
+func (x *SchemaDecision) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *SchemaDecision) GetColumn() string {
+	if x != nil {
+		return x.Column
+	}
+	return ""
+}
+
+func (x *SchemaDecision) GetSourceSchema() string {
+	if x != nil {
+		return x.SourceSchema
+	}
+	return ""
+}
+
+func (x *SchemaDecision) GetTableType() string {
+	if x != nil {
+		return x.TableType
+	}
+	return ""
+}
+
+func (x *SchemaDecision) GetSourceType() string {
+	if x != nil {
+		return x.SourceType
+	}
+	return ""
+}
+
+func (x *SchemaDecision) GetDecided() int64 {
+	if x != nil {
+		return x.Decided
+	}
+	return 0
+}
+
 var File_icestream_committer_v1_committer_proto protoreflect.FileDescriptor
 
 const file_icestream_committer_v1_committer_proto_rawDesc = "" +
@@ -1054,23 +1579,29 @@ const file_icestream_committer_v1_committer_proto_rawDesc = "" +
 	"table_uuid\x18\x01 \x01(\fR\ttableUuid\x12C\n" +
 	"\tpositions\x18\x02 \x03(\v2%.icestream.types.v1.PartitionPositionR\tpositions\x127\n" +
 	"\x06schema\x18\x03 \x01(\v2\x1f.icestream.types.v1.TableSchemaR\x06schema\x12\x16\n" +
-	"\x06buffer\x18\x04 \x01(\tR\x06buffer\"\x8b\x01\n" +
+	"\x06buffer\x18\x04 \x01(\tR\x06buffer\"\xd5\x01\n" +
 	"\x14ProposeSchemaRequest\x12\x1a\n" +
 	"\bpipeline\x18\x01 \x01(\tR\bpipeline\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\tR\x05table\x12#\n" +
 	"\rsource_schema\x18\x03 \x01(\tR\fsourceSchema\x12\x1c\n" +
-	"\tcandidate\x18\x04 \x01(\fR\tcandidate\"\xad\x01\n" +
+	"\tcandidate\x18\x04 \x01(\fR\tcandidate\x12!\n" +
+	"\fsource_order\x18\x05 \x01(\x03R\vsourceOrder\x12%\n" +
+	"\x0efollow_renames\x18\x06 \x01(\bR\rfollowRenames\"\xcd\x01\n" +
 	"\x15ProposeSchemaResponse\x127\n" +
 	"\x06schema\x18\x01 \x01(\v2\x1f.icestream.types.v1.TableSchemaR\x06schema\x12A\n" +
 	"\brefusals\x18\x02 \x03(\v2%.icestream.committer.v1.SchemaRefusalR\brefusals\x12\x18\n" +
-	"\achanges\x18\x03 \x03(\tR\achanges\"u\n" +
+	"\achanges\x18\x03 \x03(\tR\achanges\x12\x1e\n" +
+	"\n" +
+	"quarantine\x18\x04 \x01(\bR\n" +
+	"quarantine\"\x8b\x01\n" +
 	"\rSchemaRefusal\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1d\n" +
 	"\n" +
 	"table_type\x18\x02 \x01(\tR\ttableType\x12\x1f\n" +
 	"\vsource_type\x18\x03 \x01(\tR\n" +
 	"sourceType\x12\x10\n" +
-	"\x03why\x18\x04 \x01(\tR\x03why\"(\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\x12\x14\n" +
+	"\x05field\x18\x05 \x01(\tR\x05field\"(\n" +
 	"\x10CommitNowRequest\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\"e\n" +
 	"\x11CommitNowResponse\x122\n" +
@@ -1109,12 +1640,50 @@ const file_icestream_committer_v1_committer_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x14\n" +
 	"\x05first\x18\x03 \x01(\tR\x05first\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error2\xde\x01\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"1\n" +
+	"\x19ListSchemaRefusalsRequest\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\"]\n" +
+	"\x1aListSchemaRefusalsResponse\x12?\n" +
+	"\arefused\x18\x01 \x03(\v2%.icestream.committer.v1.RefusedSchemaR\arefused\"\xc5\x01\n" +
+	"\rRefusedSchema\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\x12\x1a\n" +
+	"\bpipeline\x18\x02 \x01(\tR\bpipeline\x12#\n" +
+	"\rsource_schema\x18\x03 \x01(\tR\fsourceSchema\x12A\n" +
+	"\brefusals\x18\x04 \x03(\v2%.icestream.committer.v1.SchemaRefusalR\brefusals\x12\x1a\n" +
+	"\bproposed\x18\x05 \x01(\x03R\bproposed\"\xc2\x01\n" +
+	"\x13DecideSchemaRequest\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\x12<\n" +
+	"\x06action\x18\x02 \x01(\x0e2$.icestream.committer.v1.SchemaActionR\x06action\x12\x1a\n" +
+	"\bpipeline\x18\x03 \x01(\tR\bpipeline\x12#\n" +
+	"\rsource_schema\x18\x04 \x01(\tR\fsourceSchema\x12\x16\n" +
+	"\x06column\x18\x05 \x01(\tR\x06column\"\xb7\x01\n" +
+	"\x14DecideSchemaResponse\x12D\n" +
+	"\tdecisions\x18\x01 \x03(\v2&.icestream.committer.v1.SchemaDecisionR\tdecisions\x12\x18\n" +
+	"\aalready\x18\x02 \x01(\bR\aalready\x12?\n" +
+	"\arefused\x18\x03 \x03(\v2%.icestream.committer.v1.RefusedSchemaR\arefused\"\x97\x02\n" +
+	"\x0eSchemaDecision\x12\x1a\n" +
+	"\bpipeline\x18\x01 \x01(\tR\bpipeline\x12<\n" +
+	"\x06action\x18\x02 \x01(\x0e2$.icestream.committer.v1.SchemaActionR\x06action\x12\x14\n" +
+	"\x05field\x18\x03 \x01(\tR\x05field\x12\x16\n" +
+	"\x06column\x18\x04 \x01(\tR\x06column\x12#\n" +
+	"\rsource_schema\x18\x05 \x01(\tR\fsourceSchema\x12\x1d\n" +
+	"\n" +
+	"table_type\x18\x06 \x01(\tR\ttableType\x12\x1f\n" +
+	"\vsource_type\x18\a \x01(\tR\n" +
+	"sourceType\x12\x18\n" +
+	"\adecided\x18\b \x01(\x03R\adecided*\x7f\n" +
+	"\fSchemaAction\x12\x1d\n" +
+	"\x19SCHEMA_ACTION_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14SCHEMA_ACTION_ACCEPT\x10\x01\x12\x18\n" +
+	"\x14SCHEMA_ACTION_IGNORE\x10\x02\x12\x1c\n" +
+	"\x18SCHEMA_ACTION_QUARANTINE\x10\x032\xde\x01\n" +
 	"\fTableService\x12`\n" +
 	"\tOpenTable\x12(.icestream.committer.v1.OpenTableRequest\x1a).icestream.committer.v1.OpenTableResponse\x12l\n" +
-	"\rProposeSchema\x12,.icestream.committer.v1.ProposeSchemaRequest\x1a-.icestream.committer.v1.ProposeSchemaResponse2\xe7\x01\n" +
+	"\rProposeSchema\x12,.icestream.committer.v1.ProposeSchemaRequest\x1a-.icestream.committer.v1.ProposeSchemaResponse2\xcf\x03\n" +
 	"\fAdminService\x12`\n" +
-	"\tCommitNow\x12(.icestream.committer.v1.CommitNowRequest\x1a).icestream.committer.v1.CommitNowResponse\x12u\n" +
+	"\tCommitNow\x12(.icestream.committer.v1.CommitNowRequest\x1a).icestream.committer.v1.CommitNowResponse\x12{\n" +
+	"\x12ListSchemaRefusals\x121.icestream.committer.v1.ListSchemaRefusalsRequest\x1a2.icestream.committer.v1.ListSchemaRefusalsResponse\x12i\n" +
+	"\fDecideSchema\x12+.icestream.committer.v1.DecideSchemaRequest\x1a,.icestream.committer.v1.DecideSchemaResponse\x12u\n" +
 	"\x10ReplayQuarantine\x12/.icestream.committer.v1.ReplayQuarantineRequest\x1a0.icestream.committer.v1.ReplayQuarantineResponseB\xf0\x01\n" +
 	"\x1acom.icestream.committer.v1B\x0eCommitterProtoP\x01ZHgithub.com/icestream/icestream/gen/go/icestream/committer/v1;committerv1\xa2\x02\x03ICX\xaa\x02\x16Icestream.Committer.V1\xca\x02\x16Icestream\\Committer\\V1\xe2\x02\"Icestream\\Committer\\V1\\GPBMetadata\xea\x02\x18Icestream::Committer::V1b\x06proto3"
 
@@ -1130,54 +1699,72 @@ func file_icestream_committer_v1_committer_proto_rawDescGZIP() []byte {
 	return file_icestream_committer_v1_committer_proto_rawDescData
 }
 
-var file_icestream_committer_v1_committer_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_icestream_committer_v1_committer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_icestream_committer_v1_committer_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_icestream_committer_v1_committer_proto_goTypes = []any{
-	(*OpenTableRequest)(nil),         // 0: icestream.committer.v1.OpenTableRequest
-	(*PartitionStart)(nil),           // 1: icestream.committer.v1.PartitionStart
-	(*TableSettings)(nil),            // 2: icestream.committer.v1.TableSettings
-	(*OpenTableResponse)(nil),        // 3: icestream.committer.v1.OpenTableResponse
-	(*ProposeSchemaRequest)(nil),     // 4: icestream.committer.v1.ProposeSchemaRequest
-	(*ProposeSchemaResponse)(nil),    // 5: icestream.committer.v1.ProposeSchemaResponse
-	(*SchemaRefusal)(nil),            // 6: icestream.committer.v1.SchemaRefusal
-	(*CommitNowRequest)(nil),         // 7: icestream.committer.v1.CommitNowRequest
-	(*CommitNowResponse)(nil),        // 8: icestream.committer.v1.CommitNowResponse
-	(*ReplayQuarantineRequest)(nil),  // 9: icestream.committer.v1.ReplayQuarantineRequest
-	(*QuarantineFilter)(nil),         // 10: icestream.committer.v1.QuarantineFilter
-	(*ReplayQuarantineResponse)(nil), // 11: icestream.committer.v1.ReplayQuarantineResponse
-	(*ReplaySnapshot)(nil),           // 12: icestream.committer.v1.ReplaySnapshot
-	(*ReplayRefusal)(nil),            // 13: icestream.committer.v1.ReplayRefusal
-	nil,                              // 14: icestream.committer.v1.TableSettings.PropertiesEntry
-	(*v1.Partition)(nil),             // 15: icestream.types.v1.Partition
-	(*v1.PartitionPosition)(nil),     // 16: icestream.types.v1.PartitionPosition
-	(*v1.TableSchema)(nil),           // 17: icestream.types.v1.TableSchema
-	(*v1.Commit)(nil),                // 18: icestream.types.v1.Commit
+	(SchemaAction)(0),                  // 0: icestream.committer.v1.SchemaAction
+	(*OpenTableRequest)(nil),           // 1: icestream.committer.v1.OpenTableRequest
+	(*PartitionStart)(nil),             // 2: icestream.committer.v1.PartitionStart
+	(*TableSettings)(nil),              // 3: icestream.committer.v1.TableSettings
+	(*OpenTableResponse)(nil),          // 4: icestream.committer.v1.OpenTableResponse
+	(*ProposeSchemaRequest)(nil),       // 5: icestream.committer.v1.ProposeSchemaRequest
+	(*ProposeSchemaResponse)(nil),      // 6: icestream.committer.v1.ProposeSchemaResponse
+	(*SchemaRefusal)(nil),              // 7: icestream.committer.v1.SchemaRefusal
+	(*CommitNowRequest)(nil),           // 8: icestream.committer.v1.CommitNowRequest
+	(*CommitNowResponse)(nil),          // 9: icestream.committer.v1.CommitNowResponse
+	(*ReplayQuarantineRequest)(nil),    // 10: icestream.committer.v1.ReplayQuarantineRequest
+	(*QuarantineFilter)(nil),           // 11: icestream.committer.v1.QuarantineFilter
+	(*ReplayQuarantineResponse)(nil),   // 12: icestream.committer.v1.ReplayQuarantineResponse
+	(*ReplaySnapshot)(nil),             // 13: icestream.committer.v1.ReplaySnapshot
+	(*ReplayRefusal)(nil),              // 14: icestream.committer.v1.ReplayRefusal
+	(*ListSchemaRefusalsRequest)(nil),  // 15: icestream.committer.v1.ListSchemaRefusalsRequest
+	(*ListSchemaRefusalsResponse)(nil), // 16: icestream.committer.v1.ListSchemaRefusalsResponse
+	(*RefusedSchema)(nil),              // 17: icestream.committer.v1.RefusedSchema
+	(*DecideSchemaRequest)(nil),        // 18: icestream.committer.v1.DecideSchemaRequest
+	(*DecideSchemaResponse)(nil),       // 19: icestream.committer.v1.DecideSchemaResponse
+	(*SchemaDecision)(nil),             // 20: icestream.committer.v1.SchemaDecision
+	nil,                                // 21: icestream.committer.v1.TableSettings.PropertiesEntry
+	(*v1.Partition)(nil),               // 22: icestream.types.v1.Partition
+	(*v1.PartitionPosition)(nil),       // 23: icestream.types.v1.PartitionPosition
+	(*v1.TableSchema)(nil),             // 24: icestream.types.v1.TableSchema
+	(*v1.Commit)(nil),                  // 25: icestream.types.v1.Commit
 }
 var file_icestream_committer_v1_committer_proto_depIdxs = []int32{
-	1,  // 0: icestream.committer.v1.OpenTableRequest.partitions:type_name -> icestream.committer.v1.PartitionStart
-	2,  // 1: icestream.committer.v1.OpenTableRequest.settings:type_name -> icestream.committer.v1.TableSettings
-	15, // 2: icestream.committer.v1.PartitionStart.partition:type_name -> icestream.types.v1.Partition
-	14, // 3: icestream.committer.v1.TableSettings.properties:type_name -> icestream.committer.v1.TableSettings.PropertiesEntry
-	16, // 4: icestream.committer.v1.OpenTableResponse.positions:type_name -> icestream.types.v1.PartitionPosition
-	17, // 5: icestream.committer.v1.OpenTableResponse.schema:type_name -> icestream.types.v1.TableSchema
-	17, // 6: icestream.committer.v1.ProposeSchemaResponse.schema:type_name -> icestream.types.v1.TableSchema
-	6,  // 7: icestream.committer.v1.ProposeSchemaResponse.refusals:type_name -> icestream.committer.v1.SchemaRefusal
-	18, // 8: icestream.committer.v1.CommitNowResponse.commit:type_name -> icestream.types.v1.Commit
-	10, // 9: icestream.committer.v1.ReplayQuarantineRequest.filter:type_name -> icestream.committer.v1.QuarantineFilter
-	12, // 10: icestream.committer.v1.ReplayQuarantineResponse.snapshots:type_name -> icestream.committer.v1.ReplaySnapshot
-	13, // 11: icestream.committer.v1.ReplayQuarantineResponse.refusals:type_name -> icestream.committer.v1.ReplayRefusal
-	0,  // 12: icestream.committer.v1.TableService.OpenTable:input_type -> icestream.committer.v1.OpenTableRequest
-	4,  // 13: icestream.committer.v1.TableService.ProposeSchema:input_type -> icestream.committer.v1.ProposeSchemaRequest
-	7,  // 14: icestream.committer.v1.AdminService.CommitNow:input_type -> icestream.committer.v1.CommitNowRequest
-	9,  // 15: icestream.committer.v1.AdminService.ReplayQuarantine:input_type -> icestream.committer.v1.ReplayQuarantineRequest
-	3,  // 16: icestream.committer.v1.TableService.OpenTable:output_type -> icestream.committer.v1.OpenTableResponse
-	5,  // 17: icestream.committer.v1.TableService.ProposeSchema:output_type -> icestream.committer.v1.ProposeSchemaResponse
-	8,  // 18: icestream.committer.v1.AdminService.CommitNow:output_type -> icestream.committer.v1.CommitNowResponse
-	11, // 19: icestream.committer.v1.AdminService.ReplayQuarantine:output_type -> icestream.committer.v1.ReplayQuarantineResponse
-	16, // [16:20] is the sub-list for method output_type
-	12, // [12:16] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	2,  // 0: icestream.committer.v1.OpenTableRequest.partitions:type_name -> icestream.committer.v1.PartitionStart
+	3,  // 1: icestream.committer.v1.OpenTableRequest.settings:type_name -> icestream.committer.v1.TableSettings
+	22, // 2: icestream.committer.v1.PartitionStart.partition:type_name -> icestream.types.v1.Partition
+	21, // 3: icestream.committer.v1.TableSettings.properties:type_name -> icestream.committer.v1.TableSettings.PropertiesEntry
+	23, // 4: icestream.committer.v1.OpenTableResponse.positions:type_name -> icestream.types.v1.PartitionPosition
+	24, // 5: icestream.committer.v1.OpenTableResponse.schema:type_name -> icestream.types.v1.TableSchema
+	24, // 6: icestream.committer.v1.ProposeSchemaResponse.schema:type_name -> icestream.types.v1.TableSchema
+	7,  // 7: icestream.committer.v1.ProposeSchemaResponse.refusals:type_name -> icestream.committer.v1.SchemaRefusal
+	25, // 8: icestream.committer.v1.CommitNowResponse.commit:type_name -> icestream.types.v1.Commit
+	11, // 9: icestream.committer.v1.ReplayQuarantineRequest.filter:type_name -> icestream.committer.v1.QuarantineFilter
+	13, // 10: icestream.committer.v1.ReplayQuarantineResponse.snapshots:type_name -> icestream.committer.v1.ReplaySnapshot
+	14, // 11: icestream.committer.v1.ReplayQuarantineResponse.refusals:type_name -> icestream.committer.v1.ReplayRefusal
+	17, // 12: icestream.committer.v1.ListSchemaRefusalsResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
+	7,  // 13: icestream.committer.v1.RefusedSchema.refusals:type_name -> icestream.committer.v1.SchemaRefusal
+	0,  // 14: icestream.committer.v1.DecideSchemaRequest.action:type_name -> icestream.committer.v1.SchemaAction
+	20, // 15: icestream.committer.v1.DecideSchemaResponse.decisions:type_name -> icestream.committer.v1.SchemaDecision
+	17, // 16: icestream.committer.v1.DecideSchemaResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
+	0,  // 17: icestream.committer.v1.SchemaDecision.action:type_name -> icestream.committer.v1.SchemaAction
+	1,  // 18: icestream.committer.v1.TableService.OpenTable:input_type -> icestream.committer.v1.OpenTableRequest
+	5,  // 19: icestream.committer.v1.TableService.ProposeSchema:input_type -> icestream.committer.v1.ProposeSchemaRequest
+	8,  // 20: icestream.committer.v1.AdminService.CommitNow:input_type -> icestream.committer.v1.CommitNowRequest
+	15, // 21: icestream.committer.v1.AdminService.ListSchemaRefusals:input_type -> icestream.committer.v1.ListSchemaRefusalsRequest
+	18, // 22: icestream.committer.v1.AdminService.DecideSchema:input_type -> icestream.committer.v1.DecideSchemaRequest
+	10, // 23: icestream.committer.v1.AdminService.ReplayQuarantine:input_type -> icestream.committer.v1.ReplayQuarantineRequest
+	4,  // 24: icestream.committer.v1.TableService.OpenTable:output_type -> icestream.committer.v1.OpenTableResponse
+	6,  // 25: icestream.committer.v1.TableService.ProposeSchema:output_type -> icestream.committer.v1.ProposeSchemaResponse
+	9,  // 26: icestream.committer.v1.AdminService.CommitNow:output_type -> icestream.committer.v1.CommitNowResponse
+	16, // 27: icestream.committer.v1.AdminService.ListSchemaRefusals:output_type -> icestream.committer.v1.ListSchemaRefusalsResponse
+	19, // 28: icestream.committer.v1.AdminService.DecideSchema:output_type -> icestream.committer.v1.DecideSchemaResponse
+	12, // 29: icestream.committer.v1.AdminService.ReplayQuarantine:output_type -> icestream.committer.v1.ReplayQuarantineResponse
+	24, // [24:30] is the sub-list for method output_type
+	18, // [18:24] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_icestream_committer_v1_committer_proto_init() }
@@ -1191,13 +1778,14 @@ func file_icestream_committer_v1_committer_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_icestream_committer_v1_committer_proto_rawDesc), len(file_icestream_committer_v1_committer_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   15,
+			NumEnums:      1,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
 		GoTypes:           file_icestream_committer_v1_committer_proto_goTypes,
 		DependencyIndexes: file_icestream_committer_v1_committer_proto_depIdxs,
+		EnumInfos:         file_icestream_committer_v1_committer_proto_enumTypes,
 		MessageInfos:      file_icestream_committer_v1_committer_proto_msgTypes,
 	}.Build()
 	File_icestream_committer_v1_committer_proto = out.File

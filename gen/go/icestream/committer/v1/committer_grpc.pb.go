@@ -175,8 +175,10 @@ var TableService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	AdminService_CommitNow_FullMethodName        = "/icestream.committer.v1.AdminService/CommitNow"
-	AdminService_ReplayQuarantine_FullMethodName = "/icestream.committer.v1.AdminService/ReplayQuarantine"
+	AdminService_CommitNow_FullMethodName          = "/icestream.committer.v1.AdminService/CommitNow"
+	AdminService_ListSchemaRefusals_FullMethodName = "/icestream.committer.v1.AdminService/ListSchemaRefusals"
+	AdminService_DecideSchema_FullMethodName       = "/icestream.committer.v1.AdminService/DecideSchema"
+	AdminService_ReplayQuarantine_FullMethodName   = "/icestream.committer.v1.AdminService/ReplayQuarantine"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -188,6 +190,11 @@ type AdminServiceClient interface {
 	// CommitNow commits what is hot without waiting for the interval and answers
 	// once the snapshot landed and was reported.
 	CommitNow(ctx context.Context, in *CommitNowRequest, opts ...grpc.CallOption) (*CommitNowResponse, error)
+	// ListSchemaRefusals lists the source schemas that a table refuses and that
+	// partitions wait with.
+	ListSchemaRefusals(ctx context.Context, in *ListSchemaRefusalsRequest, opts ...grpc.CallOption) (*ListSchemaRefusalsResponse, error)
+	// DecideSchema answers refusals. The answer is kept in the table. Idempotent.
+	DecideSchema(ctx context.Context, in *DecideSchemaRequest, opts ...grpc.CallOption) (*DecideSchemaResponse, error)
 	// ReplayQuarantine lands quarantined records as rows after all, each once, and
 	// with the offset and the LSN that they had. Records that still cannot be rows
 	// stay where they are. It may take as long as the catalog does; a caller that
@@ -213,6 +220,26 @@ func (c *adminServiceClient) CommitNow(ctx context.Context, in *CommitNowRequest
 	return out, nil
 }
 
+func (c *adminServiceClient) ListSchemaRefusals(ctx context.Context, in *ListSchemaRefusalsRequest, opts ...grpc.CallOption) (*ListSchemaRefusalsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListSchemaRefusalsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListSchemaRefusals_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) DecideSchema(ctx context.Context, in *DecideSchemaRequest, opts ...grpc.CallOption) (*DecideSchemaResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DecideSchemaResponse)
+	err := c.cc.Invoke(ctx, AdminService_DecideSchema_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) ReplayQuarantine(ctx context.Context, in *ReplayQuarantineRequest, opts ...grpc.CallOption) (*ReplayQuarantineResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReplayQuarantineResponse)
@@ -232,6 +259,11 @@ type AdminServiceServer interface {
 	// CommitNow commits what is hot without waiting for the interval and answers
 	// once the snapshot landed and was reported.
 	CommitNow(context.Context, *CommitNowRequest) (*CommitNowResponse, error)
+	// ListSchemaRefusals lists the source schemas that a table refuses and that
+	// partitions wait with.
+	ListSchemaRefusals(context.Context, *ListSchemaRefusalsRequest) (*ListSchemaRefusalsResponse, error)
+	// DecideSchema answers refusals. The answer is kept in the table. Idempotent.
+	DecideSchema(context.Context, *DecideSchemaRequest) (*DecideSchemaResponse, error)
 	// ReplayQuarantine lands quarantined records as rows after all, each once, and
 	// with the offset and the LSN that they had. Records that still cannot be rows
 	// stay where they are. It may take as long as the catalog does; a caller that
@@ -249,6 +281,12 @@ type UnimplementedAdminServiceServer struct{}
 
 func (UnimplementedAdminServiceServer) CommitNow(context.Context, *CommitNowRequest) (*CommitNowResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CommitNow not implemented")
+}
+func (UnimplementedAdminServiceServer) ListSchemaRefusals(context.Context, *ListSchemaRefusalsRequest) (*ListSchemaRefusalsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListSchemaRefusals not implemented")
+}
+func (UnimplementedAdminServiceServer) DecideSchema(context.Context, *DecideSchemaRequest) (*DecideSchemaResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DecideSchema not implemented")
 }
 func (UnimplementedAdminServiceServer) ReplayQuarantine(context.Context, *ReplayQuarantineRequest) (*ReplayQuarantineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReplayQuarantine not implemented")
@@ -292,6 +330,42 @@ func _AdminService_CommitNow_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ListSchemaRefusals_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListSchemaRefusalsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListSchemaRefusals(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListSchemaRefusals_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListSchemaRefusals(ctx, req.(*ListSchemaRefusalsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_DecideSchema_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DecideSchemaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DecideSchema(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DecideSchema_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DecideSchema(ctx, req.(*DecideSchemaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_ReplayQuarantine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReplayQuarantineRequest)
 	if err := dec(in); err != nil {
@@ -320,6 +394,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CommitNow",
 			Handler:    _AdminService_CommitNow_Handler,
+		},
+		{
+			MethodName: "ListSchemaRefusals",
+			Handler:    _AdminService_ListSchemaRefusals_Handler,
+		},
+		{
+			MethodName: "DecideSchema",
+			Handler:    _AdminService_DecideSchema_Handler,
 		},
 		{
 			MethodName: "ReplayQuarantine",
