@@ -80,6 +80,11 @@ fuzz: ## run every fuzz target for FUZZTIME (default 30s) each
 		for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$pkg/*_test.go | cut -d' ' -f2); do \
 			echo "$$pkg $$f"; $(GO) test ./$$pkg -run '^$$' -fuzz "^$$f\$$" -fuzztime $(or $(FUZZTIME),30s); done; done
 
+.PHONY: fuzz-decode
+fuzz-decode: ## compare the Protobuf decoder with dynamicpb on CASES (default 50,000,000) records of random schemas (SEED)
+	ICESTREAM_DIFF_CASES=$(or $(CASES),50000000) ICESTREAM_DIFF_SEED=$(or $(SEED),1) GOGC=400 \
+		nice -n 19 $(GO) test ./services/ingest/internal/decode/proto -count=1 -v -timeout 0 -run 'OnRandomSchemas$$'
+
 .PHONY: bench
 bench: ## measure the whole pipeline next to its floors, as ratios (BENCH_FLAGS="-gate -scale 0.2 -cpuprofile DIR"; docs/benchmarks.md)
 	@mkdir -p .bin

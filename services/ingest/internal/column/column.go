@@ -140,6 +140,11 @@ func (c *Column) Valid(row int) bool {
 	return row < c.n && (!c.hasValid || c.valid[row>>3]&(1<<(row&7)) != 0)
 }
 
+// Written reports whether the row was written, be it with WriteNull.
+func (c *Column) Written(row int) bool {
+	return c.Valid(row) || row < c.n && c.kind == kind4 && c.words4[row] != 0
+}
+
 // Span is the range of child rows that belong to a row of a list or map.
 func (c *Column) Span(row int) (start, end int) {
 	return int(c.offsets[row]), int(c.offsets[row+1])
@@ -303,6 +308,13 @@ func (c *Column) SetNull(row int) {
 	c.absentNull = true
 	c.Fill(row + 1)
 	c.absentNull = was
+}
+
+// WriteNull is SetNull for a column of 4-byte values, told apart from an absent
+// value by Written: a value was there, and its meaning is null.
+func (c *Column) WriteNull(row int) {
+	c.SetNull(row)
+	c.words4[row] = 1
 }
 
 // Open makes a struct, list or map exist in the row, empty at first. Opening the

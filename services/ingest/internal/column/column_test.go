@@ -276,3 +276,19 @@ func TestReuseDoesNotAllocate(t *testing.T) {
 	fill()
 	require.LessOrEqual(t, testing.AllocsPerRun(5, fill), 2.0, "the random source allocates, the column does not")
 }
+
+// A value whose meaning is null is told apart from one that never came.
+func TestWrittenNullIsNotAbsent(t *testing.T) {
+	c := newColumn(t, arrow.FixedWidthTypes.Date32)
+	c.WriteNull(1)
+	c.Set4(3, 0)
+	c.WriteNull(3)
+	c.Set4(4, 0)
+	c.Fill(6)
+	var got []bool
+	for row := range 7 {
+		got = append(got, c.Written(row))
+	}
+	require.Equal(t, []bool{false, true, false, true, true, false, false}, got)
+	require.Equal(t, 5, valid(t, c, 6).NullN())
+}

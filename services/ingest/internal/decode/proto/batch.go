@@ -170,7 +170,7 @@ func (b *Batch) removeDoubles() {
 func (b *Batch) complete(m *message, from, to int) bool {
 	for _, c := range m.required {
 		for row := from; row < to; row++ {
-			if !c.Valid(row) {
+			if !c.Written(row) {
 				return false
 			}
 		}

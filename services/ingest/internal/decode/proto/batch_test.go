@@ -159,3 +159,11 @@ func TestFullBatchRefusesAndKeepsItsRows(t *testing.T) {
 	tb.batch.Reset()
 	require.Equal(t, ReasonOversized, reasonOf(t, tb.text(`s: "0123456789012345678901234567890"`)))
 }
+
+// A date that is all zero is null in its column, but it is there: a required one
+// is not missing. Found by the comparison on random schemas.
+func TestRequiredDateThatIsZeroIsNotMissing(t *testing.T) {
+	tb := newTable(t, `syntax = "proto2"; import "google/type/date.proto"; message M { required google.type.Date d = 1; optional int32 i = 2; }`, "M", Options{})
+	require.Equal(t, fields{"d": nil, "i": int64(1)}, tb.one(`d {} i: 1`))
+	requireReason(t, ReasonRequired, tb.text(`i: 1`))
+}

@@ -39,8 +39,11 @@ func TestDecoderAgreesWithDynamicpb(t *testing.T) {
 		{shapes, "Order", 20},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := &differential{t: t, md: messageOf(t, c.text, c.name), r: rand.New(rand.NewPCG(seed, 7))}
-			d.run(inputs / c.share)
+			r := rand.New(rand.NewPCG(seed, 7))
+			md := messageOf(t, c.text, c.name)
+			d := newDifferential(t, md, Options{})
+			d.run(inputs/c.share, func() []byte { return mutate(r, randomRecord(t, md, r), randomRecord(t, md, r)) })
+			d.enough(inputs / c.share)
 		})
 	}
 }
@@ -53,54 +56,71 @@ func envInt(name string, def int) int {
 }
 
 type differential struct {
-	t      *testing.T
+	t      testing.TB
 	md     protoreflect.MessageDescriptor
-	r      *rand.Rand
+	opts   Options
 	batch  *Batch
 	names  []string
 	inputs [][]byte
 	want   []fields
+	shared []byte // where the decoder reads every record: nothing of it may be kept
 
 	accepted, refused, skipped int
 }
 
-func (d *differential) run(inputs int) {
-	plan := planOf(d.t, d.md)
-	d.batch = plan.NewBatch()
+func newDifferential(t testing.TB, md protoreflect.MessageDescriptor, opts Options) *differential {
+	plan, err := Compile(md, targetOf(t, md, opts), opts)
+	require.NoError(t, err, md.FullName())
+	d := &differential{t: t, md: md, opts: opts, batch: plan.NewBatch()}
 	for _, n := range plan.Target().Mapped() {
 		d.names = append(d.names, n.Name)
 	}
+	return d
+}
+
+// run compares records that next makes, and returns when all are compared.
+func (d *differential) run(inputs int, next func() []byte) {
 	for i := range inputs {
-		d.one(mutate(d.r, d.random(), d.random()))
+		d.one(next())
 		if i%50 == 49 {
 			d.compare()
 		}
 	}
 	d.compare()
+}
+
+func (d *differential) enough(inputs int) {
 	d.t.Logf("%d accepted, %d refused, %d skipped", d.accepted, d.refused, d.skipped)
 	require.Greater(d.t, d.accepted, inputs/4, "too few good records to mean anything")
 	require.Greater(d.t, d.refused, inputs/50, "too few bad records to mean anything")
 	require.LessOrEqual(d.t, d.skipped, inputs/100, "too many records that the oracle cannot judge")
 }
 
-func (d *differential) random() []byte {
-	m := dynamicpb.NewMessage(d.md)
-	randomMessage(d.r, m, 3)
+func randomRecord(t testing.TB, md protoreflect.MessageDescriptor, r *rand.Rand) []byte {
+	m := dynamicpb.NewMessage(md)
+	randomMessage(r, m, 3)
 	b, err := protobuf.MarshalOptions{AllowPartial: true}.Marshal(m)
-	require.NoError(d.t, err)
+	require.NoError(t, err)
 	return b
 }
 
+// decode appends a record from memory that the next record overwrites and behind
+// which other bytes stand: a decoder that keeps or reads too much is found out.
+func (d *differential) decode(in []byte) error {
+	d.shared = append(append(d.shared[:0], in...), 0xaa, 0x0a, 0x01, 0x7f, 0x08, 0x01, 0xff, 0xff, 0xff)
+	return d.batch.Append(d.shared[:len(in)])
+}
+
 func (d *differential) one(in []byte) {
-	row, accepted, panicked := oracle(d.md, in)
+	row, accepted, panicked := mapper{d.opts}.judge(d.md, in)
 	if panicked { // dynamicpb itself fell over; the record must still do no harm
 		d.skipped++
-		if d.batch.Append(in) == nil {
+		if d.decode(in) == nil {
 			d.inputs, d.want = append(d.inputs, in), append(d.want, nil)
 		}
 		return
 	}
-	err := d.batch.Append(in)
+	err := d.decode(in)
 	if accepted != (err == nil) {
 		// A value that is out of range is refused where it stands, even if a
 		// later occurrence of the same field would have replaced it.
@@ -109,7 +129,7 @@ func (d *differential) one(in []byte) {
 			d.skipped++
 			return
 		}
-		d.t.Fatalf("oracle accepts: %v, decoder: %v\n%x", accepted, err, in)
+		d.t.Fatalf("oracle accepts: %v, decoder: %v\n%x\n%s", accepted, err, in, describeFile(d.md))
 	}
 	if err != nil {
 		d.refused++
@@ -122,12 +142,15 @@ func (d *differential) one(in []byte) {
 func (d *differential) compare() {
 	columns := d.batch.Finish()
 	require.Equal(d.t, len(d.want), d.batch.Rows())
+	for _, c := range columns {
+		require.Equal(d.t, len(d.want), c.Len())
+	}
 	for i, want := range d.want {
 		if want == nil {
 			continue
 		}
 		if got := arrowRow(d.names, columns, i); !same(got, want) {
-			d.t.Fatalf("input %x\ndecoder %v\noracle  %v\n%s", d.inputs[i], got, want, firstDifference("", got, want))
+			d.t.Fatalf("input %x\ndecoder %v\noracle  %v\n%s\n%s", d.inputs[i], got, want, firstDifference("", got, want), describeFile(d.md))
 		}
 	}
 	for _, c := range columns {
@@ -203,23 +226,28 @@ func sameMaps[K comparable](a, b map[K]any) bool {
 	return true
 }
 
-// oracle is dynamicpb and the slow mapping, in recover because dynamicpb panics on
-// some malformed map entries.
+// oracle judges with the default options.
 func oracle(md protoreflect.MessageDescriptor, in []byte) (row fields, accepted, panicked bool) {
+	return mapper{}.judge(md, in)
+}
+
+// judge is dynamicpb and the slow mapping, in recover because dynamicpb panics on
+// some malformed map entries.
+func (o mapper) judge(md protoreflect.MessageDescriptor, in []byte) (row fields, accepted, panicked bool) {
 	defer func() {
 		switch recover().(type) {
 		case nil:
 		case notARow:
 			row, accepted = nil, false
 		default:
-			panicked = true
+			row, accepted, panicked = nil, false, true
 		}
 	}()
 	m := dynamicpb.NewMessage(md)
 	if protobuf.Unmarshal(in, m) != nil {
 		return nil, false, false
 	}
-	return oracleRow(m), true, false
+	return o.row(m, nil), true, false
 }
 
 func randomMessage(r *rand.Rand, m protoreflect.Message, depth int) {

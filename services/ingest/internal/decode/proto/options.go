@@ -20,7 +20,7 @@ import (
 
 // Version is the version of the mapping. It changes whenever the same record
 // would be decoded into another row, and is part of a pipeline's revision.
-const Version = 1
+const Version = 2
 
 // Options choose between the alternatives of the mapping. The zero value is the
 // default mapping.

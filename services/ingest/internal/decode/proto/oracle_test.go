@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -12,7 +13,10 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"google.golang.org/protobuf/encoding/protojson"
+	protobuf "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
 )
 
 // The oracle: the mapping rules once more, written against dynamicpb's reflection
@@ -25,32 +29,50 @@ type fields map[string]any
 // notARow is panicked by the oracle for a message that is no valid row.
 type notARow string
 
-func oracleRow(m protoreflect.Message) fields {
+// mapper is the oracle with the options of a pipeline.
+type mapper struct{ opts Options }
+
+func oracleRow(m protoreflect.Message) fields { return mapper{}.row(m, nil) }
+
+// row maps a message that stands inside the types above.
+func (o mapper) row(m protoreflect.Message, above []protoreflect.FullName) fields {
 	out := fields{}
-	if m.Descriptor().Fields().Len() == 0 {
+	md := m.Descriptor()
+	above = append(slices.Clip(above), md.FullName())
+	if md.Fields().Len() == 0 {
 		out["present"] = true
 	}
-	for i := range m.Descriptor().Fields().Len() {
-		fd := m.Descriptor().Fields().Get(i)
+	for i := range md.Fields().Len() {
+		fd := md.Fields().Get(i)
 		name := string(fd.Name())
 		switch {
 		case fd.IsMap():
 			entries := map[any]any{}
 			m.Get(fd).Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-				entries[key(oracleValue(fd.MapKey(), k.Value()))] = oracleValue(fd.MapValue(), v)
+				entries[key(o.value(fd.MapKey(), k.Value(), above))] = o.value(fd.MapValue(), v, above)
 				return true
 			})
 			out[name] = entries
 		case fd.IsList():
 			list := []any{}
 			for j := range m.Get(fd).List().Len() {
-				list = append(list, oracleValue(fd, m.Get(fd).List().Get(j)))
+				list = append(list, o.value(fd, m.Get(fd).List().Get(j), above))
 			}
 			out[name] = list
 		case fd.HasPresence() && !m.Has(fd):
 			out[name] = nil
 		default:
-			out[name] = oracleValue(fd, m.Get(fd))
+			out[name] = o.value(fd, m.Get(fd), above)
+		}
+	}
+	for i := range md.Oneofs().Len() {
+		oneof := md.Oneofs().Get(i)
+		if !o.opts.OneofCase || oneof.IsSynthetic() {
+			continue
+		}
+		out[string(oneof.Name())] = nil
+		if fd := m.WhichOneof(oneof); fd != nil {
+			out[string(oneof.Name())] = string(fd.Name())
 		}
 	}
 	return out
@@ -64,11 +86,14 @@ func key(v any) any {
 	return v
 }
 
-func oracleValue(fd protoreflect.FieldDescriptor, v protoreflect.Value) any {
+func (o mapper) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, above []protoreflect.FullName) any {
 	switch fd.Kind() {
 	case protoreflect.BoolKind:
 		return v.Bool()
 	case protoreflect.EnumKind:
+		if o.opts.EnumAsInt {
+			return int64(v.Enum())
+		}
 		if known := fd.Enum().Values().ByNumber(v.Enum()); known != nil {
 			return string(known.Name())
 		}
@@ -110,13 +135,9 @@ func oracleValue(fd protoreflect.FieldDescriptor, v protoreflect.Value) any {
 			panic(notARow("duration"))
 		}
 		return total.Int64()
-	case strings.HasPrefix(string(fd.Name()), "json_") || fd.Name() == "value" && strings.HasPrefix(string(fd.Parent().Name()), "Json"):
-		text, err := protojson.Marshal(m.Interface())
-		var compact bytes.Buffer
-		if err != nil || json.Compact(&compact, text) != nil {
-			panic(notARow("json"))
-		}
-		return compact.String()
+	case slices.Contains([]string{"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"}, full),
+		slices.Contains(above, m.Descriptor().FullName()):
+		return oracleJSON(m)
 	case full == "google.type.Date":
 		y, mo, d := get(1).Int(), get(2).Int(), get(3).Int()
 		if y == 0 && mo == 0 && d == 0 {
@@ -133,9 +154,14 @@ func oracleValue(fd protoreflect.FieldDescriptor, v protoreflect.Value) any {
 		if min(h, mi, s, n) < 0 || h > 24 || mi > 59 || s > 60 || n > 999999999 || h == 24 && micros > 86400e6 {
 			panic(notARow("time of day"))
 		}
+		if o.opts.TimeOfDayAsTime && micros >= 86400e6 {
+			panic(notARow("time of day"))
+		}
 		return micros
 	case full == "google.type.Decimal":
-		return oracleValue(m.Descriptor().Fields().ByNumber(1), get(1))
+		return o.value(m.Descriptor().Fields().ByNumber(1), get(1), above)
+	case full == "confluent.type.Decimal":
+		return oracleDecimal(get(1).Bytes(), get(3).Int())
 	case full == "google.protobuf.FieldMask":
 		var paths []string
 		for i := range get(1).List().Len() {
@@ -143,9 +169,53 @@ func oracleValue(fd protoreflect.FieldDescriptor, v protoreflect.Value) any {
 		}
 		return strings.Join(paths, ",")
 	case strings.HasPrefix(full, "google.protobuf.") && strings.HasSuffix(full, "Value"):
-		return oracleValue(m.Descriptor().Fields().ByNumber(1), get(1))
+		return o.value(m.Descriptor().Fields().ByNumber(1), get(1), above)
 	}
-	return oracleRow(m)
+	return o.row(m, above)
+}
+
+// oracleJSON is canonical JSON, with the extensions that the schema itself has.
+func oracleJSON(m protoreflect.Message) string {
+	known := &protoregistry.Types{}
+	for i := range m.Descriptor().ParentFile().Extensions().Len() {
+		if err := known.RegisterExtension(dynamicpb.NewExtensionType(m.Descriptor().ParentFile().Extensions().Get(i))); err != nil {
+			panic(err)
+		}
+	}
+	if known.NumExtensions() > 0 {
+		raw, err := protobuf.MarshalOptions{AllowPartial: true}.Marshal(m.Interface())
+		again := dynamicpb.NewMessage(m.Descriptor())
+		if err != nil || (protobuf.UnmarshalOptions{Resolver: known}).Unmarshal(raw, again) != nil {
+			panic(notARow("json"))
+		}
+		m = again
+	}
+	text, err := protojson.Marshal(m.Interface())
+	var compact bytes.Buffer
+	if err != nil || json.Compact(&compact, text) != nil {
+		panic(notARow("json"))
+	}
+	return compact.String()
+}
+
+// oracleDecimal is the text of a decimal without a known scale.
+func oracleDecimal(unscaled []byte, scale int64) string {
+	if scale < -1000 || scale > 1000 || len(unscaled) > 1000 {
+		panic(notARow("decimal"))
+	}
+	n := new(big.Int)
+	for i, b := range unscaled {
+		if i == 0 {
+			n.SetInt64(int64(int8(b)))
+			continue
+		}
+		n.Add(n.Mul(n, big.NewInt(256)), big.NewInt(int64(b)))
+	}
+	power := new(big.Int).Exp(big.NewInt(10), big.NewInt(max(scale, -scale)), nil)
+	if scale <= 0 {
+		return n.Mul(n, power).String()
+	}
+	return new(big.Rat).SetFrac(n, power).FloatString(int(scale))
 }
 
 // arrowRow reads a row back from the decoder's arrays, into the same values.

@@ -186,7 +186,7 @@ func timeOfDay(hours, minutes, seconds, nanos int32, c *column.Column) (int64, f
 // date stores days since 1970. A date that is all zero is no date: null.
 func date(c *column.Column, row int, year, month, day int32) fail {
 	if year == 0 && month == 0 && day == 0 {
-		c.SetNull(row)
+		c.WriteNull(row)
 		return ok
 	}
 	if year < 1 || year > 9999 || month < 1 || month > 12 || day < 1 || day > 31 {
