@@ -38,7 +38,9 @@ func (t *Table) land(ctx context.Context, kind string, takeover bool, p plan) (l
 			return t.head, err
 		}
 		change.Kind = kind
+		done := t.took(StepStage)
 		staged, err := t.lake.Stage(ctx, change)
+		done()
 		if err != nil {
 			if err := t.retry(ctx, pause, kind, fmt.Errorf("staging the %s commit: %w", kind, err)); err != nil {
 				return t.head, err
@@ -56,7 +58,7 @@ func (t *Table) land(ctx context.Context, kind string, takeover bool, p plan) (l
 		case Landed:
 			t.status.fine(atCommit)
 			t.status.change(func(s *Status) { s.Confirmed = time.Now() })
-			if err := t.lake.Clean(ctx, staged); err != nil {
+			if err := t.clean(ctx, staged); err != nil {
 				t.log.Warn("files that nothing needs any more stay", "error", err)
 			}
 			return t.head, nil
@@ -117,7 +119,9 @@ var errUnsettled = errors.New("the commit is not in the table and the head has n
 
 // send offers the staged change once and says how far the answer can be trusted.
 func (t *Table) send(ctx context.Context, kind string, staged *lake.Staged) Sent {
+	done := t.took(StepSend)
 	err := t.lake.Send(ctx, staged)
+	done()
 	switch {
 	case err == nil:
 		return Sent{Accepted}
@@ -136,7 +140,9 @@ func (t *Table) send(ctx context.Context, kind string, staged *lake.Staged) Sent
 //
 // A commit that is found counts even if the table must not be written any more.
 func (t *Table) look(ctx context.Context, id ident.UUID) (Looked, error) {
+	done := t.took(StepLook)
 	err := t.reload(ctx)
+	done()
 	switch {
 	case err == nil || errors.Is(err, errFenced):
 		return Looked{
@@ -147,6 +153,12 @@ func (t *Table) look(ctx context.Context, id ident.UUID) (Looked, error) {
 	default:
 		return Looked{Failed: true}, nil
 	}
+}
+
+// clean removes what a landed commit freed.
+func (t *Table) clean(ctx context.Context, staged *lake.Staged) error {
+	defer t.took(StepClean)()
+	return t.lake.Clean(ctx, staged)
 }
 
 // reload loads the head and checks that the table is still ours to write.

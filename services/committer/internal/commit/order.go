@@ -85,6 +85,7 @@ func (t *Table) prepare(ctx context.Context, b *Batch) (map[string]lake.PendingQ
 		recs[i] = q.Records
 		pipeline = min(pipeline, q.Pipeline)
 	}
+	defer t.took(StepPoison)()
 	pause := t.o.Backoff.Start()
 	for {
 		files, err := t.outbox.WriteQuarantine(ctx, lake.WriterOptions{Attempt: b.ID, Epoch: t.epoch}, recs...)
@@ -153,6 +154,7 @@ func (t *Table) applyOutbox(ctx context.Context, within time.Duration) {
 	}
 	call, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+	defer t.took(StepApply)()
 	err := t.outbox.ApplyQuarantine(call, pending)
 	if err != nil {
 		t.outboxAt = time.Now().Add(t.outboxPause.Next())
@@ -193,6 +195,7 @@ func (t *Table) notePending(n int, err error) {
 func (t *Table) report(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, t.o.Call)
 	defer cancel()
+	defer t.took(StepReport)()
 	err := t.buffer.ReportCommit(call, t.head.Event())
 	t.noteHead()
 	if err != nil {

@@ -219,4 +219,5 @@ func (s *fakeSource) Seal(context.Context, bool) (*Batch, error) {
 type nothing struct{}
 
 func (nothing) Attempted(string, string, time.Duration) {}
+func (nothing) Stepped(Step, time.Duration)             {}
 func (nothing) Landed(*Batch, int64)                    {}

@@ -111,12 +111,29 @@ type Maintainer interface {
 	Upkeep(head lake.Head) (lake.Change, bool)
 }
 
+// Step names a step of a commit, for metrics; the steps stand in their order.
+type Step string
+
+// The steps of a commit (design section 3).
+const (
+	StepClose  Step = "close"  // data files are closed
+	StepPoison Step = "poison" // the quarantine file is written
+	StepStage  Step = "stage"  // manifests are written
+	StepSend   Step = "send"   // the catalog is asked
+	StepLook   Step = "look"   // the table is loaded again
+	StepClean  Step = "clean"  // files of expired snapshots are removed
+	StepApply  Step = "apply"  // quarantine files are put into their table
+	StepReport Step = "report" // the buffer is told
+)
+
 // Observer hears what happened, for metrics. Its methods must not block.
 type Observer interface {
 	// Attempted is one finished attempt: kind of the change, outcome (landed,
 	// rejected, ambiguous once it was settled, restaged, fenced), time since its
 	// first request.
 	Attempted(kind, outcome string, took time.Duration)
+	// Stepped is one step of a commit, whether it went well or not.
+	Stepped(step Step, took time.Duration)
 	// Landed is a data commit with what it brought.
 	Landed(b *Batch, bytes int64)
 }

@@ -263,7 +263,9 @@ func (t *Table) cut(ctx context.Context, stopping bool) (time.Time, error) {
 func (t *Table) commitHeld(ctx context.Context, reason cut.Reason) error {
 	all := reason == cut.Asked || reason == cut.Stopping || reason == cut.Epoch
 	for {
+		done := t.took(StepClose)
 		b, err := t.source.Seal(ctx, all)
+		done()
 		if err != nil {
 			t.status.failed(atFiles, err)
 			t.log.Warn("files could not be closed: their rows are read again from the log", "error", err)

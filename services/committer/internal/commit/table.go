@@ -336,6 +336,12 @@ func (t *Table) stopped(ctx context.Context, cause error) bool {
 	}
 }
 
+// took measures a step until what it returns is called.
+func (t *Table) took(s Step) (ended func()) {
+	began := time.Now()
+	return func() { t.observe.Stepped(s, time.Since(began)) }
+}
+
 // schemas lists what the buffer has to know: the schema of the head and every
 // target that was published, oldest table schema first.
 func (t *Table) schemas() ([]event.Schema, error) {

@@ -10,7 +10,7 @@ import (
 // Defs returns the metrics of the committer.
 func Defs() []obs.Def {
 	return []obs.Def{
-		defAttempts, defAttemptSeconds, defCuts, defRows, defQuarantined, defFiles, defBytes, defCommitAge, defConfirmedAge,
+		defAttempts, defAttemptSeconds, defStepSeconds, defCuts, defRows, defQuarantined, defFiles, defBytes, defCommitAge, defConfirmedAge,
 		defPending, defEncoded, defOpenFiles, defLag, defHeld, defHot, defFailing,
 	}
 }
@@ -19,6 +19,7 @@ func Defs() []obs.Def {
 var (
 	defAttempts       = obs.Def{Name: "icestream_committer_attempts_total", Help: "Commit attempts that were settled, by kind of commit and outcome; an outcome that was ambiguous at first says so.", Kind: obs.KindCounter, Labels: []string{"table", "kind", "outcome"}}
 	defAttemptSeconds = obs.Def{Name: "icestream_committer_attempt_seconds", Help: "Time from the first request of a commit attempt until its outcome was known.", Kind: obs.KindHistogram, Labels: []string{"table", "kind"}}
+	defStepSeconds    = obs.Def{Name: "icestream_committer_step_seconds", Help: "Time that a step of a commit took: close, poison, stage, send, look, clean, apply, report.", Kind: obs.KindHistogram, Labels: []string{"table", "step"}}
 	defCuts           = obs.Def{Name: "icestream_committer_cuts_total", Help: "Data commits that landed, by what made the cut due.", Kind: obs.KindCounter, Labels: []string{"table", "reason"}}
 	defRows           = obs.Def{Name: "icestream_committer_rows_total", Help: "Rows that landed.", Kind: obs.KindCounter, Labels: []string{"table"}}
 	defQuarantined    = obs.Def{Name: "icestream_committer_quarantined_total", Help: "Records that landed in quarantine.", Kind: obs.KindCounter, Labels: []string{"table"}}
@@ -45,6 +46,11 @@ type observer struct {
 func (o observer) Attempted(kind, outcome string, took time.Duration) {
 	o.m.Counter(defAttempts, o.table, kind, outcome).Inc()
 	o.m.Histogram(defAttemptSeconds, o.table, kind).Observe(took.Seconds())
+}
+
+// Stepped implements commit.Observer.
+func (o observer) Stepped(step commit.Step, took time.Duration) {
+	o.m.Histogram(defStepSeconds, o.table, string(step)).Observe(took.Seconds())
 }
 
 // Landed implements commit.Observer.
