@@ -278,6 +278,8 @@ func quarantineColumn(e *event.Append, rec arrow.RecordBatch, f arrow.Field, com
 		return constInt32(e.Partition.Number, n)
 	case "commit_id":
 		return constString(commit.String(), n)
+	case schema.LSNName:
+		return lsnColumn(e, rec)
 	}
 	if arr := column(rec, f.Name); arr != nil {
 		arr.Retain()

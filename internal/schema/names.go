@@ -131,6 +131,13 @@ func QuarantineSchema() *Schema {
 		{Name: "commit_id", Type: Of(String), Doc: "commit of the main table that decided about the record"},
 		{Name: "replayed_in", Type: Of(String), Doc: "commit of the main table that landed the record after all"},
 	}}
+	s.AssignIDs() // before what was added later, whose ids come last
+	s.Columns = append(s.Columns,
+		&Node{Name: LSNName, Type: Of(Long), Doc: "LSN of the record, which its row gets when it is replayed"})
 	s.AssignIDs()
 	return s
 }
+
+// LSNName is the column of a quarantine table with the LSN of the record. Tables
+// of older releases lack it until the next record is quarantined.
+const LSNName = "lsn"

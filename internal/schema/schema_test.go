@@ -123,9 +123,11 @@ func TestFingerprintSeesEveryDifferenceThatMatters(t *testing.T) {
 func TestQuarantineSchemaIsFixed(t *testing.T) {
 	s := QuarantineSchema()
 	require.NoError(t, s.Validate())
-	require.Equal(t, int32(17), s.LastID)
+	require.Equal(t, int32(18), s.LastID)
 	require.Equal(t, int32(1), s.Column("pipeline").FieldID)
 	require.Equal(t, int32(14), s.Column("replayed_in").FieldID)
+	require.Equal(t, int32(15), s.Column("headers").Kids[0].FieldID)
+	require.Equal(t, int32(18), s.Column(LSNName).FieldID)
 }
 
 func TestMappedLeavesMetadataOut(t *testing.T) {

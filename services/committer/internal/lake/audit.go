@@ -1,6 +1,7 @@
 package lake
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -51,6 +52,9 @@ type auditor struct {
 	r     *Report
 	chain []link // ancestors of the head, oldest first
 	lost  bool   // others removed rows, so counts prove nothing by themselves
+	// waiting are offsets that were replayed and that the quarantine table does
+	// not say so of yet.
+	waiting map[place][]ident.Range
 }
 
 // link is one ancestor of the head.
@@ -223,6 +227,7 @@ func (a *auditor) checkStates() {
 			continue
 		}
 		a.checkSums(l)
+		a.checkReplay(l)
 		if prev != nil {
 			a.checkStep(prev, l)
 		}
@@ -245,6 +250,26 @@ func (a *auditor) checkSums(l *link) {
 		if l.snapshot.Summary.Properties[keyKind] != KindReset && p.Delta.Len() != advanced {
 			a.r.find(Violated, l.name(), "pipeline %s advances by %d offsets but counts %d", name, advanced, p.Delta.Len())
 		}
+	}
+}
+
+// checkReplay checks that a commit which takes records out of quarantine is
+// marked, and moves nothing else: its rows lie outside of its ranges.
+func (a *auditor) checkReplay(l *link) {
+	var delta Totals
+	advanced := 0
+	for _, p := range l.state.Pipelines {
+		delta = delta.Add(p.Delta)
+		advanced += len(p.First)
+	}
+	mark, marked := l.snapshot.Summary.Properties[keyReplay]
+	switch {
+	case !marked && delta.Quarantined < 0:
+		a.r.find(Violated, l.name(), "%d records left the quarantine, but the commit is no replay", -delta.Quarantined)
+	case marked && (advanced > 0 || delta.Rows != -delta.Quarantined || mark != strconv.FormatInt(delta.Rows, 10)):
+		a.r.find(Violated, l.name(), "a replay of %s rows counts %d rows, %d out of quarantine, and moves %d partitions", mark, delta.Rows, -delta.Quarantined, advanced)
+	case marked:
+		a.r.note("%s: a replay of %d quarantined records", l.name(), delta.Rows)
 	}
 }
 
@@ -280,6 +305,8 @@ func (a *auditor) checkStep(prev, l *link) {
 				a.r.find(Violated, l.name(), "%s: offsets [%d,%d) are in no commit", part, begins, first)
 			case first < begins:
 				a.r.find(Violated, l.name(), "%s: offsets [%d,%d) were committed twice", part, first, begins)
+			case p.Totals[part].Quarantined < had.Quarantined && l.snapshot.Summary.Properties[keyReplay] == "":
+				a.r.find(Violated, l.name(), "%s: %d records left the quarantine, but the commit is no replay", part, had.Quarantined-p.Totals[part].Quarantined)
 			case p.Totals[part].Len()-had.Len() != pos.Next-begins:
 				a.r.find(Violated, l.name(), "%s: the totals grew by %d over [%d,%d)", part, p.Totals[part].Len()-had.Len(), begins, pos.Next)
 			}
@@ -480,13 +507,38 @@ func (a *auditor) checkQuarantine(ctx context.Context) (*Table, error) {
 		for _, f := range e.Files {
 			waiting = append(waiting, f.Path)
 		}
+		a.r.Replayed += e.ReplayedRows()
+		for part, ranges := range e.Replayed {
+			if a.waiting == nil {
+				a.waiting = map[place][]ident.Range{}
+			}
+			at := place{part.Topic, part.Number}
+			a.waiting[at] = append(a.waiting[at], ranges...)
+			slices.SortFunc(a.waiting[at], func(x, y ident.Range) int { return cmp.Compare(x.First, y.First) })
+		}
 	}
 	a.checkThere(ctx, a.files, "pending quarantine ", waiting)
-	if a.r.Quarantine+a.r.Pending != counted {
-		a.r.find(Violated, a.t.name+quarantineSuffix, "%d records are counted as quarantined; the table holds %d and %d are pending",
-			counted, a.r.Quarantine, a.r.Pending)
+	if a.r.Quarantine-a.r.Replayed+a.r.Pending != counted {
+		a.r.find(Violated, a.t.name+quarantineSuffix, "%d records are counted as quarantined; the table holds %d, of which %d were replayed, and %d are pending",
+			counted, a.r.Quarantine, a.r.Replayed, a.r.Pending)
 	}
+	a.compareReplays()
 	return q, nil
+}
+
+// compareReplays compares what commits say they replayed with what the quarantine
+// table says, where the history is whole.
+func (a *auditor) compareReplays() {
+	var landed int64
+	for _, l := range a.chain {
+		n, err := strconv.ParseInt(l.snapshot.Summary.Properties[keyReplay], 10, 64)
+		if err == nil && l.own {
+			landed += n
+		}
+	}
+	if a.r.Complete && landed != a.r.Replayed {
+		a.r.find(Violated, a.t.name+quarantineSuffix, "commits replayed %d records, the table says so of %d", landed, a.r.Replayed)
+	}
 }
 
 func (a *auditor) quarantineRows(ctx context.Context, q *Table) error {
@@ -503,6 +555,47 @@ func (a *auditor) quarantineRows(ctx context.Context, q *Table) error {
 			a.r.find(lostOrUnknown(err), q.name, "%v", err)
 		}
 		a.r.Quarantine = c.live
+		if a.r.Replayed, err = a.replayed(ctx, q, files, s); err != nil {
+			a.r.find(lostOrUnknown(err), q.name, "%v", err)
+		}
 	}
 	return nil
+}
+
+// replayed counts the marked records of a quarantine table: by the statistics of
+// its files, or by reading the column of those that have none.
+func (a *auditor) replayed(ctx context.Context, q *Table, files iceio.IO, s *table.Snapshot) (int64, error) {
+	column := q.Head().Schema.Column(replayedColumn)
+	if column == nil {
+		return 0, nil
+	}
+	manifests, err := s.Manifests(files)
+	if err != nil {
+		return 0, fmt.Errorf("reading its manifest list: %w", err)
+	}
+	var n int64
+	whole := true
+	for _, m := range manifests {
+		err := walkManifest(files, m, func(e entry) {
+			nulls, ok := e.file.NullValueCounts()[int(column.FieldID)]
+			whole = whole && ok && !e.deletes
+			if !e.deletes {
+				n += e.file.Count() - nulls
+			}
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	if whole {
+		return n, nil
+	}
+	n = 0
+	err = a.t.ReadQuarantine(ctx, QuarantineFilter{}, true, func(r Quarantined) error {
+		if r.ReplayedIn != "" {
+			n++
+		}
+		return nil
+	})
+	return n, err
 }

@@ -37,7 +37,7 @@ func (a *auditor) deep(ctx context.Context, q *Table) error {
 	}
 	poison := scan{doubled: map[place][]int64{}, sets: map[place]*offsetSet{}}
 	if q != nil {
-		if err := poison.read(ctx, q, "", quarantinePlaces); err != nil {
+		if err := poison.read(ctx, q, "", a.quarantinePlaces); err != nil {
 			return err
 		}
 	}
@@ -117,7 +117,7 @@ func (s *scan) read(ctx context.Context, t *Table, column string, places func(ar
 	if column != "" {
 		options = append(options, table.WithSelectedFields(column+".topic", column+".partition", column+".offset"))
 	} else {
-		options = append(options, table.WithSelectedFields("topic", "partition", "offset"))
+		options = append(options, table.WithSelectedFields("topic", "partition", "offset", replayedColumn))
 	}
 	if tbl.CurrentSnapshot() == nil {
 		return nil
@@ -162,20 +162,26 @@ func kafkaPlaces(rec arrow.RecordBatch, add func(place, int64), stranger func())
 		}
 		return k.Field(i)
 	}
-	return walkPlaces(k, column("topic"), column("partition"), column("offset"), add, stranger)
+	return walkPlaces(k, column("topic"), column("partition"), column("offset"), func(_ int, at place, offset int64) { add(at, offset) }, stranger)
 }
 
-func quarantinePlaces(rec arrow.RecordBatch, add func(place, int64), stranger func()) error {
+// quarantinePlaces leaves out what was replayed: those offsets are rows.
+func (a *auditor) quarantinePlaces(rec arrow.RecordBatch, add func(place, int64), stranger func()) error {
 	column := func(name string) arrow.Array {
 		if i := rec.Schema().FieldIndices(name); len(i) == 1 {
 			return rec.Column(i[0])
 		}
 		return nil
 	}
-	return walkPlaces(nil, column("topic"), column("partition"), column("offset"), add, stranger)
+	replayed := column(replayedColumn)
+	return walkPlaces(nil, column("topic"), column("partition"), column("offset"), func(i int, at place, offset int64) {
+		if (replayed == nil || replayed.IsNull(i)) && !within(a.waiting[at], offset) {
+			add(at, offset)
+		}
+	}, stranger)
 }
 
-func walkPlaces(parent, topic, partition, offset arrow.Array, add func(place, int64), stranger func()) error {
+func walkPlaces(parent, topic, partition, offset arrow.Array, add func(int, place, int64), stranger func()) error {
 	texts, okT := topic.(array.StringLike)
 	numbers, okP := partition.(*array.Int32)
 	offsets, okO := offset.(*array.Int64)
@@ -187,7 +193,7 @@ func walkPlaces(parent, topic, partition, offset arrow.Array, add func(place, in
 			stranger()
 			continue
 		}
-		add(place{texts.Value(i), numbers.Value(i)}, offsets.Value(i))
+		add(i, place{texts.Value(i), numbers.Value(i)}, offsets.Value(i))
 	}
 	return nil
 }

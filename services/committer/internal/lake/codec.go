@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -169,7 +170,7 @@ func decodePipeline(keys map[string]string, name string) (*Pipeline, error) {
 		return nil, err
 	}
 	for _, e := range pending {
-		p.Pending = append(p.Pending, PendingQuarantine{CommitID: e.Commit, Sequence: e.Sequence, Files: e.files()})
+		p.Pending = append(p.Pending, PendingQuarantine{CommitID: e.Commit, Sequence: e.Sequence, Files: e.files(), Replayed: e.replayed(name)})
 	}
 	return p, nil
 }
@@ -194,9 +195,18 @@ type totalsJSON struct {
 }
 
 type pendingJSON struct {
-	Commit   ident.UUID `json:"commit"`
-	Sequence int64      `json:"sequence"`
-	Files    []fileJSON `json:"files"`
+	Commit   ident.UUID     `json:"commit"`
+	Sequence int64          `json:"sequence"`
+	Files    []fileJSON     `json:"files,omitempty"`
+	Replayed []replayedJSON `json:"replayed,omitempty"`
+}
+
+// replayedJSON are offsets of one topic partition: [first, next).
+type replayedJSON struct {
+	Topic     string     `json:"topic"`
+	ID        ident.UUID `json:"id"`
+	Partition int32      `json:"partition"`
+	Offsets   [][2]int64 `json:"offsets"`
 }
 
 type fileJSON struct {
@@ -213,13 +223,39 @@ func (e pendingJSON) files() []QuarantineFile {
 	return out
 }
 
+func (e pendingJSON) replayed(pipeline string) map[ident.Partition][]ident.Range {
+	if len(e.Replayed) == 0 {
+		return nil
+	}
+	out := make(map[ident.Partition][]ident.Range, len(e.Replayed))
+	for _, r := range e.Replayed {
+		part := ident.Partition{Pipeline: pipeline, Topic: r.Topic, TopicID: r.ID, Number: r.Partition}
+		for _, o := range r.Offsets {
+			out[part] = append(out[part], ident.Range{First: o[0], Next: o[1]})
+		}
+	}
+	return out
+}
+
 func pendingOf(in []PendingQuarantine) []pendingJSON {
 	out := make([]pendingJSON, len(in))
 	for i, e := range in {
-		out[i] = pendingJSON{Commit: e.CommitID, Sequence: e.Sequence}
+		out[i] = pendingJSON{Commit: e.CommitID, Sequence: e.Sequence, Replayed: replayedOf(e.Replayed)}
 		for _, f := range e.Files {
 			out[i].Files = append(out[i].Files, fileJSON(f))
 		}
+	}
+	return out
+}
+
+func replayedOf(in map[ident.Partition][]ident.Range) []replayedJSON {
+	var out []replayedJSON
+	for _, part := range slices.SortedFunc(maps.Keys(in), ident.Partition.Compare) {
+		r := replayedJSON{Topic: part.Topic, ID: part.TopicID, Partition: part.Number}
+		for _, o := range in[part] {
+			r.Offsets = append(r.Offsets, [2]int64{o.First, o.Next})
+		}
+		out = append(out, r)
 	}
 	return out
 }

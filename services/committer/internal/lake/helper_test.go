@@ -212,10 +212,25 @@ func quarantined(p ident.Partition, r ident.Range) arrow.RecordBatch {
 				rb.Field(i).(*array.StringBuilder).Append(p.Pipeline)
 			case "topic":
 				rb.Field(i).(*array.StringBuilder).Append(p.Topic)
+			case "topic_id":
+				rb.Field(i).(*array.StringBuilder).Append(p.TopicID.String())
 			case "partition":
 				rb.Field(i).(*array.Int32Builder).Append(p.Number)
 			case "offset":
 				rb.Field(i).(*array.Int64Builder).Append(o)
+			case "value":
+				rb.Field(i).(*array.BinaryBuilder).Append(fmt.Appendf(nil, "record %d", o))
+			case "headers":
+				list := rb.Field(i).(*array.ListBuilder)
+				list.Append(true)
+				pair := list.ValueBuilder().(*array.StructBuilder)
+				pair.Append(true)
+				pair.FieldBuilder(0).(*array.StringBuilder).Append("trace")
+				pair.FieldBuilder(1).(*array.BinaryBuilder).Append([]byte{byte(o)})
+			case "reason":
+				rb.Field(i).(*array.StringBuilder).Append("bad_magic")
+			case schema.LSNName:
+				rb.Field(i).(*array.Int64Builder).Append(1000 + o)
 			default:
 				rb.Field(i).AppendNull()
 			}

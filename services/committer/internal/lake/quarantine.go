@@ -31,6 +31,9 @@ const keyApplied = prefix + "applied-sequence"
 func (t *Table) quarantine(ctx context.Context, create bool) (*Table, error) {
 	name := t.name + quarantineSuffix
 	q, err := t.lake.Load(ctx, name)
+	if err == nil && create {
+		return q, q.addLSN(ctx)
+	}
 	if fault.ReasonOf(err) != fault.UnknownTable || !create {
 		return q, err
 	}
@@ -40,6 +43,30 @@ func (t *Table) quarantine(ctx context.Context, create bool) (*Table, error) {
 		return nil, err
 	}
 	return t.lake.Load(ctx, name)
+}
+
+// addLSN gives a quarantine table of an older release the column for LSNs.
+func (t *Table) addLSN(ctx context.Context) error {
+	if t.Head().Schema.Column(schema.LSNName) != nil {
+		return nil
+	}
+	tx := t.handle().NewTransaction()
+	err := tx.UpdateSchema(true, false).AddColumn([]string{schema.LSNName}, iceberg.PrimitiveTypes.Int64, "LSN of the record", false, nil).Commit()
+	if err != nil {
+		return classify(err, "adding column %s to table %s", schema.LSNName, t.name)
+	}
+	commit, err := tx.TableCommit()
+	if err != nil {
+		return classify(err, "adding column %s to table %s", schema.LSNName, t.name)
+	}
+	send, cancel := context.WithTimeout(ctx, t.lake.cfg.Timeouts.Commit)
+	defer cancel()
+	_, _, sent := t.cat.CommitTable(send, t.ident, commit.Requirements, commit.Updates)
+	head, err := t.Reload(ctx) // only the table says whether it landed
+	if err == nil && head.Schema.Column(schema.LSNName) == nil {
+		err = classify(sent, "adding column %s to table %s", schema.LSNName, t.name)
+	}
+	return err
 }
 
 // WriteQuarantine writes rows of the quarantine table's schema into files of the
@@ -128,8 +155,9 @@ func (l *layout) writeAll(out iceio.FileWriter, recs []arrow.RecordBatch) (rows,
 	return pq.rows, pq.out.n, err
 }
 
-// ApplyQuarantine appends the files of the outbox to the quarantine table, one
-// snapshot per main commit and each exactly once: a commit whose id is among the
+// ApplyQuarantine appends the files of the outbox to the quarantine table, and
+// marks there what was replayed, one snapshot per main commit and each exactly
+// once, in the order of the main commits: a commit whose id is among the
 // ancestors, or whose sequence number is at or below the one applied last, is
 // there already. It may be called again after any error; entries that it applied
 // stay in the state until the next commit leaves them out.
@@ -155,15 +183,21 @@ func (t *Table) ApplyQuarantine(ctx context.Context, pending []PendingQuarantine
 func mergeByCommit(pending []PendingQuarantine) []PendingQuarantine {
 	byID := map[ident.UUID]*PendingQuarantine{}
 	for _, e := range pending {
-		if len(e.Files) == 0 {
+		if len(e.Files) == 0 && len(e.Replayed) == 0 {
 			continue
 		}
 		have := byID[e.CommitID]
 		if have == nil {
-			byID[e.CommitID] = &PendingQuarantine{CommitID: e.CommitID, Sequence: e.Sequence, Files: slices.Clone(e.Files)}
+			c := e.clone()
+			byID[e.CommitID] = &c
 			continue
 		}
 		have.Files = append(have.Files, e.Files...)
+		if have.Replayed == nil {
+			have.Replayed = e.Replayed
+		} else {
+			maps.Copy(have.Replayed, e.Replayed) // other pipelines: other partitions
+		}
 	}
 	out := make([]PendingQuarantine, 0, len(byID))
 	for e := range maps.Values(byID) {
@@ -183,11 +217,12 @@ func (t *Table) applyEntry(ctx context.Context, e PendingQuarantine) error {
 			return err
 		}
 		if t.applied(e) {
+			t.settleMarks(ctx, e)
 			return nil
 		}
 		// Any error leaves the outcome open: the next round looks first. All tries
 		// assert the head they were built on, so one at most can land.
-		if last = t.appendEntry(ctx, e); last == nil {
+		if last = t.carryOut(ctx, e); last == nil {
 			continue
 		}
 		if r := fault.ReasonOf(last); ctx.Err() != nil || r == fault.Corrupt || r == fault.Unauthorized || r == fault.NotFound {
@@ -195,6 +230,7 @@ func (t *Table) applyEntry(ctx context.Context, e PendingQuarantine) error {
 		}
 	}
 	if _, err := t.Reload(ctx); err == nil && t.applied(e) {
+		t.settleMarks(ctx, e)
 		return nil
 	}
 	return fault.New(fault.Unavailable, "applying quarantined records of commit %s to table %s: %w", e.CommitID, t.name, last)
@@ -225,16 +261,10 @@ func (t *Table) appliedSequence() int64 {
 	return newest
 }
 
-func (t *Table) appendEntry(ctx context.Context, e PendingQuarantine) error {
-	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), t.lake.cfg.Timeouts.Stage+t.lake.cfg.Timeouts.Commit)
+// carryOut sends one snapshot that carries the entry out.
+func (t *Table) carryOut(ctx context.Context, e PendingQuarantine) error {
+	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), t.lake.cfg.Timeouts.Stage+t.lake.cfg.Timeouts.Commit+t.markTime(e))
 	defer cancel()
-	data := make([]iceberg.DataFile, len(e.Files))
-	for i, f := range e.Files {
-		var err error
-		if data[i], err = t.describe(ctx, f); err != nil {
-			return err
-		}
-	}
 	before := t.handle()
 	tbl := t.rehandle(before.Metadata())
 	tx := tbl.NewTransaction()
@@ -248,7 +278,12 @@ func (t *Table) appendEntry(ctx context.Context, e PendingQuarantine) error {
 		}
 	}
 	summary := iceberg.Properties{keyCommitID: e.CommitID.String(), keyApplied: sequence}
-	err := tx.AddDataFiles(ctx, data, summary, table.WithoutDuplicateCheck(), table.WithoutAutoNameMapping())
+	var err error
+	if len(e.Replayed) > 0 {
+		err = t.mark(ctx, tx, tbl, e, summary)
+	} else {
+		err = t.append(ctx, tx, e, summary)
+	}
 	if err != nil {
 		return classify(err, "staging quarantined records of commit %s", e.CommitID)
 	}
@@ -266,6 +301,18 @@ func (t *Table) appendEntry(ctx context.Context, e PendingQuarantine) error {
 	}
 	t.dropOldMetadata(ctx, before.Metadata(), meta)
 	return nil
+}
+
+// append adds the files of an entry.
+func (t *Table) append(ctx context.Context, tx *table.Transaction, e PendingQuarantine, summary iceberg.Properties) error {
+	data := make([]iceberg.DataFile, len(e.Files))
+	for i, f := range e.Files {
+		var err error
+		if data[i], err = t.describe(ctx, f); err != nil {
+			return err
+		}
+	}
+	return tx.AddDataFiles(ctx, data, summary, table.WithoutDuplicateCheck(), table.WithoutAutoNameMapping())
 }
 
 // describe reads the statistics of a quarantine file from its footer: a process

@@ -69,6 +69,7 @@ type Report struct {
 	Rows       int64             `json:"rows"`     // counted by us
 	Live       int64             `json:"live_rows"`
 	Quarantine int64             `json:"quarantine_rows"`
+	Replayed   int64             `json:"replayed_rows"` // of those, rows of the main table by now
 	Pending    int64             `json:"pending_rows"`
 	Partitions []PartitionReport `json:"partitions"`
 	Findings   []Finding         `json:"findings"`
@@ -118,7 +119,7 @@ func (r *Report) Text() string {
 		fmt.Fprintf(&b, "%-40s %14d %14d %14d %12d %12d\n",
 			fmt.Sprintf("%s/%s[%d]", p.Pipeline, p.Topic, p.Partition), p.Start, p.Next, p.Rows, p.Quarantined, skipped)
 	}
-	fmt.Fprintf(&b, "\nrows counted %d, in the table %d; quarantine table %d, pending %d\n", r.Rows, r.Live, r.Quarantine, r.Pending)
+	fmt.Fprintf(&b, "\nrows counted %d, in the table %d; quarantine table %d (%d replayed), pending %d\n", r.Rows, r.Live, r.Quarantine, r.Replayed, r.Pending)
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "note: %s\n", n)
 	}

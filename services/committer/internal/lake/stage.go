@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,7 +27,13 @@ const (
 	KindAnchor   = "anchor"   // carries the state over foreign snapshots
 	KindExpire   = "expire"   // removes old snapshots of ours
 	KindReset    = "reset"    // an operator decided about positions
+	KindReplay   = "replay"   // rows of records that were quarantined
 )
+
+// keyReplay marks snapshots whose rows were quarantined before: they are no rows
+// of the ranges that the snapshot stands for, and an older token leaves them out.
+// Its value is the number of rows.
+const keyReplay = prefix + "replay"
 
 // tag names our last own snapshot, so that another engine's expiry spares it.
 const tag = "icestream"
@@ -180,6 +187,13 @@ func (t *Table) stage(ctx context.Context, head Head, state State, c Change) (*S
 	}
 	summary := maps.Clone(keys)
 	summary[keyKind] = c.Kind
+	if c.Kind == KindReplay {
+		var rows int64
+		for _, f := range c.Files {
+			rows += f.Rows
+		}
+		summary[keyReplay] = strconv.FormatInt(rows, 10)
+	}
 	if err := addFiles(ctx, tx, tbl, c.Files, summary); err != nil {
 		return nil, err
 	}

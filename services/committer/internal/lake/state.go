@@ -55,14 +55,18 @@ type Totals struct {
 	Skipped     map[event.SkipReason]int64
 }
 
-// PendingQuarantine is an entry of the outbox: the quarantine files of one
-// commit.
+// PendingQuarantine is an entry of the outbox: what one commit of the main table
+// has for the quarantine table.
 type PendingQuarantine struct {
 	CommitID ident.UUID
 	// Sequence is the sequence number of the main snapshot. Stage fills it in for
 	// the entries of its own commit.
 	Sequence int64
-	Files    []QuarantineFile
+	// Files hold records that the commit decided to quarantine.
+	Files []QuarantineFile
+	// Replayed are offsets whose quarantined records the commit landed as rows,
+	// each range without a gap: replayed_in is to be set.
+	Replayed map[ident.Partition][]ident.Range
 }
 
 // QuarantineFile is a Parquet file in the data folder of the quarantine table.
@@ -79,6 +83,27 @@ func (p PendingQuarantine) Rows() int64 {
 		n += f.Rows
 	}
 	return n
+}
+
+// ReplayedRows is the number of records that the entry says are rows now.
+func (p PendingQuarantine) ReplayedRows() int64 {
+	var n int64
+	for _, ranges := range p.Replayed {
+		for _, r := range ranges {
+			n += r.Len()
+		}
+	}
+	return n
+}
+
+// clone returns an independent copy.
+func (p PendingQuarantine) clone() PendingQuarantine {
+	p.Files = slices.Clone(p.Files)
+	p.Replayed = maps.Clone(p.Replayed)
+	for part, ranges := range p.Replayed {
+		p.Replayed[part] = slices.Clone(ranges)
+	}
+	return p
 }
 
 // Len is the number of offsets counted.
@@ -122,8 +147,7 @@ func (p *Pipeline) Clone() *Pipeline {
 	c.Delta = p.Delta.Clone()
 	c.Pending = make([]PendingQuarantine, len(p.Pending))
 	for i, e := range p.Pending {
-		e.Files = slices.Clone(e.Files)
-		c.Pending[i] = e
+		c.Pending[i] = e.clone()
 	}
 	return &c
 }
@@ -204,6 +228,9 @@ func (p *Pipeline) check(name string) error {
 	for part, pos := range p.Positions {
 		if part.Pipeline != name {
 			return fault.New(fault.Internal, "checking the state before a commit: partition %s stands under pipeline %q", part, name)
+		}
+		if p.Totals[part].Quarantined < 0 {
+			return fault.New(fault.Internal, "checking the state before a commit: %s has %d quarantined records", part, p.Totals[part].Quarantined)
 		}
 		if got, want := p.Totals[part].Len(), pos.Next-pos.Start; got != want {
 			return fault.New(fault.Internal,

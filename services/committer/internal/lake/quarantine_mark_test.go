@@ -1,0 +1,275 @@
+package lake
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+	"github.com/stretchr/testify/require"
+
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
+)
+
+// replayable is a table with rows, and quarantined records at the offsets 4 to 9
+// of partition 0 and 0 to 3 of partition 1, in two files.
+func replayable(t *testing.T) *bench {
+	b := newBench(t, Settings{})
+	b.commitRows(part(0), 4)
+	for n, count := range map[int32]int64{0: 6, 1: 4} {
+		c := b.change(KindData)
+		r := c.advance(part(n), Totals{Quarantined: count})
+		b.poison(&c, quarantined(part(n), r))
+		b.commit(c)
+		require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	}
+	b.commit(b.forgetApplied(KindProgress))
+	return b
+}
+
+// forgetApplied is a change that leaves the entries of the outbox out.
+func (b *bench) forgetApplied(kind string) Change {
+	c := b.change(kind)
+	for _, p := range c.State.Pipelines {
+		p.Pending = nil
+	}
+	return c
+}
+
+// replay lands the offsets of partition 0 as rows; the mark stays pending.
+func (b *bench) replay(offsets ...ident.Range) *Staged {
+	b.Helper()
+	c := b.forgetApplied(KindReplay)
+	pl := c.State.Pipelines["p"]
+	e := PendingQuarantine{CommitID: c.CommitID, Replayed: map[ident.Partition][]ident.Range{part(0): offsets}}
+	pl.Pending = append(pl.Pending, e)
+	pl.Delta = Totals{Rows: e.ReplayedRows(), Quarantined: -e.ReplayedRows()}
+	pl.Totals[part(0)] = pl.Totals[part(0)].Add(pl.Delta)
+	for _, r := range offsets {
+		c.Files = append(c.Files, b.write(b.batch(part(0), r))...)
+	}
+	return b.commit(c)
+}
+
+func (b *bench) bad(f QuarantineFilter) []Quarantined {
+	b.Helper()
+	var out []Quarantined
+	require.NoError(b, b.ReadQuarantine(b.Context(), f, false, func(q Quarantined) error {
+		out = append(out, q)
+		return nil
+	}))
+	slices.SortFunc(out, func(x, y Quarantined) int { return int(x.Offset-y.Offset) + 100*x.Partition.Compare(y.Partition) })
+	return out
+}
+
+func offsets(list []Quarantined) []int64 {
+	out := make([]int64, 0, len(list))
+	for _, q := range list {
+		out = append(out, q.Offset)
+	}
+	return out
+}
+
+// G1: the audit is proven at each step of a replay, and each record is marked
+// once, however often the outbox is applied.
+func TestReplayedRecordsAreMarkedOnceAndTheAuditIsProvenAtEveryStep(t *testing.T) {
+	b := replayable(t)
+	st := b.replay(ident.Range{First: 5, Next: 7}, ident.Range{First: 8, Next: 9})
+	for _, deep := range []bool{false, true} {
+		r := b.audit(deep)
+		require.Equal(t, Proven, r.Verdict, r.Text())
+		require.Equal(t, int64(3), r.Replayed, "the outbox says so")
+		require.Equal(t, int64(7), r.Rows)
+	}
+	for range 2 {
+		require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	}
+	for _, deep := range []bool{false, true} {
+		r := b.audit(deep)
+		require.Equal(t, Proven, r.Verdict, r.Text())
+		require.Equal(t, int64(3), r.Replayed)
+		require.Equal(t, int64(10), r.Quarantine, "the records stay")
+	}
+	require.Equal(t, []int64{4, 7, 9, 0, 1, 2, 3}, offsets(b.bad(QuarantineFilter{Waiting: true})))
+	for _, q := range b.bad(QuarantineFilter{}) {
+		if q.ReplayedIn != "" {
+			require.Equal(t, st.CommitID.String(), q.ReplayedIn)
+			require.Contains(t, []int64{5, 6, 8}, q.Offset)
+		}
+	}
+	// The next commit drops the entry.
+	b.commit(b.forgetApplied(KindProgress))
+	require.Equal(t, Proven, b.audit(true).Verdict)
+
+	// A second replay of others marks those alone.
+	b.replay(ident.Range{First: 9, Next: 10})
+	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	require.Equal(t, []int64{4, 7, 0, 1, 2, 3}, offsets(b.bad(QuarantineFilter{Waiting: true})))
+	require.Equal(t, Proven, b.audit(true).Verdict)
+}
+
+func TestQuarantinedRecordsAreReadAsTheyWere(t *testing.T) {
+	b := replayable(t)
+	one := int64(2)
+	list := b.bad(QuarantineFilter{Topic: "orders", Partition: new(int32(1)), From: &one, Reason: "bad_magic"})
+	require.Equal(t, []int64{2, 3}, offsets(list))
+	q := list[0]
+	require.Equal(t, part(1), q.Partition)
+	require.Equal(t, "record 2", string(q.Value))
+	require.Nil(t, q.Key)
+	require.Equal(t, []QuarantinedHeader{{Key: "trace", Value: []byte{2}}}, q.Headers)
+	require.Equal(t, ident.LSN(1002), *q.LSN)
+	require.Nil(t, q.SchemaID)
+	require.Empty(t, b.bad(QuarantineFilter{Reason: "other"}))
+	require.Empty(t, b.bad(QuarantineFilter{SchemaID: new(int32(7))}))
+	require.Empty(t, b.bad(QuarantineFilter{Pipeline: "q"}))
+}
+
+// A crash, or an answer that got lost, while the mark is set: it is set once, and
+// the files of the lost try go once no request of it can land any more (G6).
+func TestAnAmbiguousMarkIsSettledAndLeavesNoFiles(t *testing.T) {
+	for _, landed := range []bool{true, false} {
+		b := replayable(t)
+		b.replay(ident.Range{First: 5, Next: 7})
+		before := b.quarantineFiles()
+		real := b.lake.cat
+		b.lake.cat = &failing{Catalog: real, apply: landed, err: errors.New("connection reset")}
+		err := b.ApplyQuarantine(t.Context(), b.Head().State.Pending())
+		if landed {
+			require.NoError(t, err, "the table itself says that it landed")
+		} else {
+			require.ErrorIs(t, err, fault.Of(fault.Unavailable))
+			require.Greater(t, len(b.quarantineFiles()), len(before), "a request may still arrive")
+		}
+		b.lake.cat = real
+		require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+		require.Len(t, b.quarantineFiles(), len(before)+1, "the file written again, and nothing of lost tries")
+		require.Equal(t, Proven, b.audit(true).Verdict)
+		require.Equal(t, int64(10), b.rows(quarantineName))
+	}
+}
+
+func (b *bench) quarantineFiles() []string {
+	b.Helper()
+	q, err := b.quarantine(b.Context(), false)
+	require.NoError(b, err)
+	path, err := q.dataLocation("x")
+	require.NoError(b, err)
+	list, err := os.ReadDir(strings.TrimSuffix(localPath(path), "/x"))
+	require.NoError(b, err)
+	var out []string
+	for _, e := range list {
+		if strings.HasSuffix(e.Name(), ".parquet") && !strings.HasPrefix(e.Name(), ".") {
+			out = append(out, e.Name())
+		}
+	}
+	return out
+}
+
+// G9: somebody removed quarantined records, or rewrote their files, between the
+// replay and its mark.
+func TestAMarkSurvivesWhatOthersDoToTheQuarantineTable(t *testing.T) {
+	b := replayable(t)
+	b.replay(ident.Range{First: 5, Next: 7})
+	q, err := b.quarantine(t.Context(), false)
+	require.NoError(t, err)
+	o := &other{TB: t, tbl: q.handle()}
+	o.do(func(tx *table.Transaction) error {
+		return tx.Delete(t.Context(), iceberg.EqualTo(iceberg.Reference("offset"), int64(5)), nil)
+	})
+	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	require.NotContains(t, offsets(b.bad(QuarantineFilter{})), int64(5))
+	require.NotContains(t, offsets(b.bad(QuarantineFilter{Waiting: true})), int64(6))
+
+	o.do(func(tx *table.Transaction) error {
+		return tx.Delete(t.Context(), iceberg.AlwaysTrue{}, nil)
+	})
+	b.commit(b.forgetApplied(KindProgress))
+	b.replay(ident.Range{First: 8, Next: 9})
+	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	require.Empty(t, b.bad(QuarantineFilter{}))
+	q, err = b.quarantine(t.Context(), false)
+	require.NoError(t, err)
+	require.True(t, q.applied(b.Head().State.Pending()[0]), "it is done, and not tried for ever")
+}
+
+// The audit can fail: rows out of quarantine without a mark, and marks without rows.
+func TestAuditFindsAReplayThatIsNone(t *testing.T) {
+	b := replayable(t)
+	c := b.forgetApplied(KindData)
+	pl := c.State.Pipelines["p"]
+	pl.Delta = Totals{Rows: 1, Quarantined: -1}
+	pl.Totals[part(0)] = pl.Totals[part(0)].Add(pl.Delta)
+	c.Files = b.write(b.batch(part(0), ident.Range{First: 5, Next: 6}))
+	b.commit(c)
+	requireViolation(t, b.audit(false), "the commit is no replay")
+
+	b = replayable(t)
+	b.replay(ident.Range{First: 5, Next: 7})
+	wrong := slices.Clone(b.Head().State.Pending())
+	wrong[0].Replayed = map[ident.Partition][]ident.Range{part(0): {{First: 5, Next: 8}}}
+	require.NoError(t, b.ApplyQuarantine(t.Context(), wrong))
+	requireViolation(t, b.audit(false), "commits replayed 2 records, the table says so of 3")
+	requireViolation(t, b.audit(true), "are in the quarantine table")
+}
+
+// A replayed offset that is in the table twice is found.
+func TestDeepAuditFindsARecordThatWasReplayedTwice(t *testing.T) {
+	b := replayable(t)
+	b.replay(ident.Range{First: 5, Next: 6})
+	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	c := b.forgetApplied(KindReplay)
+	pl := c.State.Pipelines["p"]
+	pl.Delta = Totals{Rows: 1, Quarantined: -1}
+	pl.Totals[part(0)] = pl.Totals[part(0)].Add(pl.Delta)
+	c.Files = b.write(b.batch(part(0), ident.Range{First: 5, Next: 6}))
+	b.commit(c)
+	requireViolation(t, b.audit(true), "offsets that are more than one row: [5]")
+}
+
+// A quarantine table of a release that kept no LSNs takes records and marks.
+func TestAQuarantineTableWithoutLSNsGrowsTheColumn(t *testing.T) {
+	b := replayable(t)
+	q, err := b.quarantine(t.Context(), false)
+	require.NoError(t, err)
+	o := &other{TB: t, tbl: q.handle()}
+	o.do(func(tx *table.Transaction) error {
+		return tx.UpdateSchema(true, true).DeleteColumn([]string{"lsn"}).Commit()
+	})
+	for _, r := range b.bad(QuarantineFilter{}) {
+		require.Nil(t, r.LSN)
+	}
+	c := b.change(KindData)
+	r := c.advance(part(1), Totals{Quarantined: 1})
+	b.poison(&c, quarantined(part(1), r))
+	b.commit(c)
+	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	list := b.bad(QuarantineFilter{Partition: new(int32(1)), From: &r.First})
+	require.Len(t, list, 1)
+	require.Equal(t, ident.LSN(1000+r.First), *list[0].LSN)
+}
+
+func TestPendingReplaysSurviveEncoding(t *testing.T) {
+	e := PendingQuarantine{CommitID: newID(), Sequence: 7, Replayed: map[ident.Partition][]ident.Range{
+		part(0): {{First: 5, Next: 7}, {First: 9, Next: 10}}, part(1): {{First: 1, Next: 2}},
+	}}
+	s := State{CommitID: newID(), Pipelines: map[string]*Pipeline{"p": {
+		Owner: "test/kafka", Positions: ident.Positions{part(0): {Next: 20}, part(1): {Next: 3}}, Pending: []PendingQuarantine{e},
+		Totals: map[ident.Partition]Totals{part(0): {Rows: 20}, part(1): {Quarantined: 3}},
+	}}}
+	keys, err := encodeState(s)
+	require.NoError(t, err)
+	back, ok, err := decodeState(keys)
+	require.NoError(t, err)
+	require.True(t, ok)
+	got := back.Pipelines["p"].Pending[0]
+	require.Equal(t, e.Replayed, got.Replayed)
+	require.Equal(t, int64(4), got.ReplayedRows())
+	clone := back.Clone()
+	clone.Pipelines["p"].Pending[0].Replayed[part(0)][0].Next = 100
+	require.Equal(t, int64(7), got.Replayed[part(0)][0].Next)
+}
