@@ -53,9 +53,11 @@ func (b *budget) open(window int64, give func(int64)) (*credit, int64) {
 }
 
 // share is the credit a stream may hold: its window, but all together no more
-// than about half of the budget, or idle streams would leave no room for rows.
+// than about a quarter of the budget. Idle streams would leave no room for rows,
+// and the committer, which commits early when half of the budget is rows, would
+// never see that half.
 func (b *budget) share(c *credit) int64 {
-	return min(c.window, max(smallGrant, b.limit/2/int64(len(b.lines))))
+	return min(c.window, max(smallGrant, b.limit/4/int64(len(b.lines))))
 }
 
 // close removes a stream with its credit.

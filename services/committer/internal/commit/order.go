@@ -10,12 +10,18 @@ import (
 
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/services/committer/internal/cut"
 	"github.com/icestream/icestream/services/committer/internal/lake"
 )
 
 // maxPending is the number of outbox entries above which the table is red and
 // partitions that bring further poison wait.
 const maxPending = 32
+
+// hurried is the number of outbox entries below which commits under pressure
+// leave them pending, as a deadline that passed would. What has gathered is
+// applied together when that many wait, and soon after the pressure is over.
+const hurried = maxPending / 2
 
 // commit lands one batch. It is the one place that owns the order of a commit
 // (design section 3), and this is what a crash between the steps leaves:
@@ -65,11 +71,28 @@ func (t *Table) commit(ctx context.Context, b *Batch) error {
 	}
 	t.intents.RemoveIntent(ctx, b.ID)
 	t.landed(b, head)
-	if !time.Now().Before(t.outboxAt) {
+	switch {
+	case b.Cut == cut.Pressure && t.putOff():
+	case t.late || !time.Now().Before(t.outboxAt):
 		t.applyOutbox(ctx, t.o.Outbox/3) // 4
 	}
 	t.report(ctx) // 5; 6 is the buffer's
 	return nil
+}
+
+// putOff leaves the outbox for later and reports whether it may: senders wait for
+// room, so the report must not wait for it.
+func (t *Table) putOff() bool {
+	n := len(pendingOf(t.head.State, t.applied))
+	if n >= hurried {
+		return false
+	}
+	if at := time.Now().Add(t.o.Outbox / 30); at.After(t.outboxAt) {
+		t.outboxAt = at
+	}
+	t.late = t.late || n > 0
+	t.status.change(func(s *Status) { s.Pending = n })
+	return true
 }
 
 // prepare writes the quarantine file of a batch, and tries until it is done or
@@ -155,6 +178,7 @@ func (t *Table) applyOutbox(ctx context.Context, within time.Duration) {
 	call, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	defer t.took(StepApply)()
+	t.late = false
 	err := t.outbox.ApplyQuarantine(call, pending)
 	if err != nil {
 		t.outboxAt = time.Now().Add(t.outboxPause.Next())

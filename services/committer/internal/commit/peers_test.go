@@ -82,6 +82,12 @@ func (b *fakeBuffer) ReportCommit(_ context.Context, c event.Commit) error {
 	return nil
 }
 
+func (b *fakeBuffer) reports() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.commits)
+}
+
 func (b *fakeBuffer) set(change func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,6 +106,7 @@ type fakeSource struct {
 	hold bool
 	came time.Time
 	on   bool
+	hot  int64 // counts as hot bytes while anything is held
 }
 
 // fakeLog outlives committers.
@@ -142,6 +149,12 @@ func (s *fakeSource) Rebase(at event.Commit, force bool) {
 	}
 }
 
+func (s *fakeSource) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
 func (s *fakeSource) HoldPoison(hold bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +179,7 @@ func (s *fakeSource) Load() cut.Load {
 	if s.came.IsZero() {
 		s.came = time.Now()
 	}
-	l.Since, l.SinceRows = s.came, s.came
+	l.Since, l.SinceRows, l.Hot, l.Own = s.came, s.came, s.hot, s.hot
 	return l
 }
 

@@ -93,7 +93,7 @@ func (t *Table) step(ctx context.Context, stopping bool) (time.Time, error) {
 	}
 	sooner(at)
 	if len(pendingOf(t.head.State, t.applied)) > 0 {
-		if !time.Now().Before(t.outboxAt) {
+		if stopping && t.late || !time.Now().Before(t.outboxAt) {
 			t.applyOutbox(ctx, t.o.Outbox)
 		}
 		sooner(t.outboxAt)
@@ -272,6 +272,9 @@ func (t *Table) commitHeld(ctx context.Context, reason cut.Reason) error {
 			return nil
 		}
 		if b == nil {
+			if all && t.late {
+				t.applyOutbox(ctx, t.o.Outbox/3)
+			}
 			return nil
 		}
 		t.status.fine(atFiles)

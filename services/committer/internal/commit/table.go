@@ -117,6 +117,7 @@ type Table struct {
 	lastError    error
 	talkAt       time.Time // not before this is the buffer talked to again
 	outboxAt     time.Time // not before this is the outbox tried again
+	late         bool      // the outbox was put off under pressure
 	talk         *backoff.Backoff
 	outboxPause  *backoff.Backoff
 }

@@ -53,7 +53,7 @@ func (r *rig) start() {
 	r.client = &client{fakeLake: r.lake}
 	r.source = &fakeSource{lake: r.lake, log: r.log}
 	r.table = New(Options{
-		Name: "db.t", Policy: cut.Policy{Interval: time.Minute}, Drain: 20 * time.Second,
+		Name: "db.t", Policy: cut.Policy{Interval: time.Minute, Budget: 1000}, Drain: 20 * time.Second,
 		Backoff: backoff.Policy{Initial: 100 * time.Millisecond, Max: 5 * time.Second, Factor: 2},
 	}, Ports{Lake: r.client, Outbox: r.client, Intents: r.client, Buffer: r.buffer, Source: r.source, Observe: nothing{}})
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -521,5 +521,46 @@ func TestAFullOutboxHoldsPoisonBackAndNothingElse(t *testing.T) {
 		require.False(t, r.source.hold)
 		r.check()
 		require.NoError(t, r.stop())
+	})
+}
+
+// Senders wait for room: rows are given back before their quarantined neighbours are in their table, and those follow
+// together, by number and when the pressure is over (O7).
+func TestUnderPressureTheReportDoesNotWaitForTheOutbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.start()
+		r.pass(time.Second)
+		r.open(0)
+		r.source.set(func() { r.source.hot = 1000 })
+		applied := 0
+		r.lake.view(func() { r.lake.apply = func() error { applied++; return nil } })
+		commit := func() {
+			reports := r.buffer.reports()
+			r.log.grow(part(0), 7)
+			r.table.Wake()
+			synctest.Wait()
+			require.Equal(t, reports+1, r.buffer.reports(), "half of the budget is held: it is committed at once")
+		}
+		for range hurried - 1 {
+			commit()
+		}
+		require.Zero(t, applied)
+		require.Equal(t, hurried-1, r.table.Status().Pending)
+		commit()
+		require.Equal(t, hurried, applied, "enough has gathered")
+		commit()
+		require.Equal(t, hurried, applied)
+		r.pass(2 * time.Second)
+		require.Equal(t, hurried+1, applied, "the pressure is over")
+		commit()
+		_, err := r.table.CommitNow(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, hurried+2, applied, "whoever asks for a commit finds the quarantine applied too")
+		r.check()
+		commit()
+		require.NoError(t, r.stop())
+		require.Equal(t, hurried+3, applied, "nothing is left for the next start")
+		r.check()
 	})
 }

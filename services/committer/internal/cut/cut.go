@@ -24,9 +24,11 @@ const (
 )
 
 // PressurePart is the part of the hot budget, in percent, above which every
-// table that holds something commits without waiting for its interval. The rest
-// is what arrives while the commits are on their way.
-const PressurePart = 70
+// table that holds something commits without waiting for its interval. The other
+// half is what arrives while the commits are on their way: with much more in the
+// first half the senders would stand still meanwhile, with much less each commit
+// would move little. Credit in the hands of idle senders must leave room for it.
+const PressurePart = 50
 
 // MaxEmpty is how long progress without rows may wait where nothing is known of
 // the retention of its topics.
