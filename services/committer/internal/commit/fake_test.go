@@ -29,13 +29,15 @@ type fakeLake struct {
 	schema   *schema.Schema
 	schemaID int32
 	numbers  map[string]schema.NumberMap
+	evolved  lake.Evolution
 	staged   map[*lake.Staged]lake.Change
 	inflight []func() // requests that the catalog got and has not looked at
 	deleted  map[string]bool
 	written  map[ident.UUID][]string // files that exist, by attempt
 	intents  map[ident.UUID]bool
-	applied  map[ident.UUID]int64 // rows in the quarantine table, by commit
-	broken   []string             // violations that the fake noticed
+	applied  map[ident.UUID]int64                     // rows in the quarantine table, by commit
+	marked   map[ident.Partition]map[int64]ident.UUID // replayed_in of the quarantine table
+	broken   []string                                 // violations that the fake noticed
 	rolled   error
 
 	// Faults. answer says what becomes of a request; nil means that all is well.
@@ -71,6 +73,7 @@ func newFakeLake() *fakeLake {
 		uuid: ident.UUID{1}, snaps: map[int64]*fakeSnapshot{}, schema: columns, numbers: map[string]schema.NumberMap{},
 		staged: map[*lake.Staged]lake.Change{}, deleted: map[string]bool{}, written: map[ident.UUID][]string{},
 		intents: map[ident.UUID]bool{}, applied: map[ident.UUID]int64{},
+		marked: map[ident.Partition]map[int64]ident.UUID{},
 	}
 }
 
@@ -86,7 +89,7 @@ func (f *fakeLake) chain() []*fakeSnapshot {
 func (f *fakeLake) headLocked() lake.Head {
 	h := lake.Head{
 		Table: f.uuid, SnapshotID: f.head, Sequence: int64(len(f.chain())), SchemaID: f.schemaID, Schema: f.schema,
-		Numbers: f.numbers, RolledBack: f.rolled,
+		Numbers: f.numbers, RolledBack: f.rolled, NextSchemaID: f.schemaID + 1, Evolution: f.evolved,
 	}
 	for _, s := range f.chain() {
 		if s.own {
@@ -135,6 +138,9 @@ func (f *fakeLake) land(st *lake.Staged, c lake.Change) bool {
 		f.schema, f.schemaID = c.Schema, f.schemaID+1
 	}
 	maps.Copy(f.numbers, c.Numbers)
+	if c.Evolution != nil {
+		f.evolved = *c.Evolution
+	}
 	return true
 }
 
@@ -281,8 +287,26 @@ func (c *client) ApplyQuarantine(_ context.Context, pending []lake.PendingQuaran
 			}
 		}
 		f.applied[q.CommitID] = q.Rows() // once, by commit id
+		f.mark(q)
 	}
 	return nil
+}
+
+// mark sets replayed_in where it is null.
+func (f *fakeLake) mark(q lake.PendingQuarantine) {
+	for part, ranges := range q.Replayed {
+		for _, r := range ranges {
+			for o := r.First; o < r.Next; o++ {
+				if f.marked[part] == nil {
+					f.marked[part] = map[int64]ident.UUID{}
+				}
+				if other, done := f.marked[part][o]; done && other != q.CommitID {
+					f.violate("G1: %v offset %d was replayed by %v and by %v", part, o, other, q.CommitID)
+				}
+				f.marked[part][o] = q.CommitID
+			}
+		}
+	}
 }
 
 func (c *client) Intents(context.Context) ([]lake.Intent, error) {

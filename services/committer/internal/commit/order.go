@@ -175,7 +175,7 @@ func (t *Table) applyOutbox(ctx context.Context, within time.Duration) {
 		t.notePending(0, nil)
 		return
 	}
-	call, cancel := context.WithTimeout(ctx, within)
+	call, cancel := context.WithTimeout(ctx, outboxTime(pending, within))
 	defer cancel()
 	defer t.took(StepApply)()
 	t.late = false
