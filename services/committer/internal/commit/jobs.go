@@ -2,14 +2,11 @@ package commit
 
 import (
 	"context"
-	"maps"
-	"strings"
 	"time"
 
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
-	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/services/committer/internal/cut"
 	"github.com/icestream/icestream/services/committer/internal/lake"
 )
@@ -76,101 +73,6 @@ func (t *Table) ensureStarts(ctx context.Context, owner, pipeline string, starts
 	t.log.Info("starts of partitions fixed", "pipeline", pipeline, "partitions", len(starts), "snapshot", head.SnapshotID)
 	t.unreported = true
 	return nil
-}
-
-// Proposed is the verdict on a source schema.
-type Proposed struct {
-	Schema   event.Schema // target, when nothing was refused
-	Changes  []schema.Change
-	Refusals []schema.Refusal
-}
-
-// Propose decides how records of the candidate's shape are written to the table
-// and evolves it where the rules allow. It answers once the buffer knows the
-// target, so a batch of that fingerprint is never early for long. Idempotent.
-func (t *Table) Propose(ctx context.Context, pipeline string, candidate *schema.Schema) (Proposed, error) {
-	return ask(ctx, t, func(ctx context.Context) (Proposed, error) {
-		target, err := t.evolve(ctx, pipeline, candidate)
-		if err != nil {
-			return Proposed{}, err
-		}
-		out := Proposed{Changes: target.Changes, Refusals: target.Refusals}
-		if target.Refused() {
-			t.log.Warn("schema refused", "pipeline", pipeline, "refusals", refusals(target.Refusals))
-			return out, nil
-		}
-		if out.Schema, err = eventSchema(t.head.SchemaID, target.Schema); err != nil {
-			return Proposed{}, err
-		}
-		return out, t.publish(ctx, out.Schema)
-	})
-}
-
-// evolve makes the table able to hold the candidate. The change rides with an
-// empty snapshot of ours, which asserts the schema that it was decided upon; a
-// table that moved meanwhile is judged again.
-func (t *Table) evolve(ctx context.Context, pipeline string, candidate *schema.Schema) (schema.Target, error) {
-	target := schema.Reconcile(t.head.Schema, candidate, t.head.Numbers[pipeline])
-	if target.Refused() || !target.Changed && maps.Equal(target.Numbers, t.head.Numbers[pipeline]) {
-		return target, nil
-	}
-	changes := target.Changes
-	head, err := t.land(ctx, lake.KindSchema, false, func(head lake.Head) (lake.Change, error) {
-		target = schema.Reconcile(head.Schema, candidate, head.Numbers[pipeline])
-		if target.Refused() {
-			return lake.Change{}, errRefused
-		}
-		id := NewID()
-		c := lake.Change{
-			CommitID: id, State: anchored(head.State, id, t.applied),
-			Numbers: map[string]schema.NumberMap{pipeline: target.Numbers},
-		}
-		if target.Changed {
-			c.Schema = target.Schema
-		}
-		return c, nil
-	})
-	if err == errRefused { //nolint:errorlint // a sentinel of ours that nobody wraps
-		return target, nil
-	}
-	if err != nil {
-		return target, err
-	}
-	t.unreported = true
-	t.log.Info("table schema changed", "pipeline", pipeline, "schema_id", head.SchemaID, "changes", changes)
-	// As the table has it now: what the catalog made of it counts, not what we asked for.
-	target = schema.Reconcile(head.Schema, candidate, head.Numbers[pipeline])
-	if target.Changed || target.Refused() {
-		return target, fault.New(fault.Internal, "evolving table %s: the change landed, but the table still differs: %v %v",
-			t.o.Name, target.Changes, refusals(target.Refusals))
-	}
-	target.Changes = changes
-	return target, nil
-}
-
-var errRefused = fault.New(fault.SchemaRefused, "the table changed and refuses the schema now")
-
-// publish makes a schema known to the buffer, after the commit that it came with.
-func (t *Table) publish(ctx context.Context, s event.Schema) error {
-	if err := t.mustReport(ctx, "publishing a schema of"); err != nil {
-		return err
-	}
-	call, cancel := context.WithTimeout(ctx, t.o.Call)
-	defer cancel()
-	if err := t.buffer.PublishSchema(call, t.head.Table, t.epoch, s); err != nil {
-		t.talkFailed("publishing a schema", err)
-		return err
-	}
-	t.known[s.Fingerprint] = s
-	return nil
-}
-
-func refusals(list []schema.Refusal) string {
-	out := make([]string, len(list))
-	for i, r := range list {
-		out[i] = r.String()
-	}
-	return strings.Join(out, "; ")
 }
 
 // Committed is the answer to CommitNow.

@@ -111,6 +111,7 @@ type Table struct {
 	foreignSince time.Time         // since when the head is somebody else's; zero when it is ours
 	applied      map[ident.UUID]bool
 	known        map[string]event.Schema // published, by fingerprint
+	waiting      map[waitingKey]Waiting  // refused schemas
 	granted      grant
 	lastFence    time.Time
 	lastPoll     time.Time
@@ -145,7 +146,7 @@ func New(o Options, p Ports) *Table {
 		o: o, log: o.Log.With("table", o.Name), lake: p.Lake, outbox: p.Outbox, intents: p.Intents, buffer: p.Buffer,
 		source: p.Source, observe: p.Observe, maintain: p.Maintain,
 		jobs: make(chan job), wake: make(chan struct{}, 1), ended: make(chan struct{}),
-		policy: o.Policy, opening: true, applied: map[ident.UUID]bool{}, known: map[string]event.Schema{},
+		policy: o.Policy, opening: true, applied: map[ident.UUID]bool{}, known: map[string]event.Schema{}, waiting: map[waitingKey]Waiting{},
 		talk: o.Backoff.Start(), outboxPause: o.Backoff.Start(),
 	}
 	t.status.change(func(s *Status) { s.State, s.Reason = "starting", "taking the table over" })

@@ -463,17 +463,17 @@ func TestProposedColumnsLandBeforeTheyArePublished(t *testing.T) {
 		r.pass(time.Second)
 		r.open(0)
 		candidate := &schema.Schema{Columns: []*schema.Node{{Name: "id", Number: 1, Type: schema.Of(schema.Long)}}}
-		p, err := r.table.Propose(t.Context(), "p", candidate)
+		p, err := r.table.Propose(t.Context(), Proposal{Pipeline: "p", Source: "schema id 1", Candidate: candidate})
 		require.NoError(t, err)
 		require.Len(t, p.Changes, 1)
 		require.Equal(t, []string{"report", "schema"}, r.buffer.lastWords[len(r.buffer.lastWords)-2:])
 		at := r.head().SnapshotID
-		again, err := r.table.Propose(t.Context(), "p", candidate)
+		again, err := r.table.Propose(t.Context(), Proposal{Pipeline: "p", Source: "schema id 1", Candidate: candidate})
 		require.NoError(t, err)
 		require.Equal(t, p.Schema.Fingerprint, again.Schema.Fingerprint)
 		require.Equal(t, at, r.head().SnapshotID, "idempotent")
 
-		refused, err := r.table.Propose(t.Context(), "p", &schema.Schema{Columns: []*schema.Node{{Name: "id", Number: 1, Type: schema.Of(schema.String)}}})
+		refused, err := r.propose("schema id 2", 0, field("id", 1, schema.String))
 		require.NoError(t, err)
 		require.Len(t, refused.Refusals, 1)
 		require.Equal(t, at, r.head().SnapshotID)

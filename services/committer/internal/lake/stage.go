@@ -51,6 +51,8 @@ type Change struct {
 	Schema *schema.Schema
 	// Numbers are the number maps of the pipelines whose map changed.
 	Numbers map[string]schema.NumberMap
+	// Evolution replaces what the table remembers about schema changes.
+	Evolution *Evolution
 	// Partition and Sort replace the settings that the table remembers. They take
 	// effect when their columns are there, at the latest with a schema change.
 	Partition, Sort *string
@@ -224,10 +226,11 @@ func (t *Table) changeSchema(st *Staged, meta table.Metadata, sch *schema.Schema
 	if sch == nil {
 		return meta, nil
 	}
-	converted, err := toIceberg(sch, meta.CurrentSchema().ID+1)
+	converted, err := toIceberg(sch, nextSchemaID(meta))
 	if err != nil {
 		return nil, err
 	}
+	converted = identified(converted, meta.CurrentSchema())
 	st.requirements = append(st.requirements,
 		table.AssertCurrentSchemaID(meta.CurrentSchema().ID), table.AssertLastAssignedFieldID(meta.LastColumnID()))
 	st.updates = append(st.updates, table.NewAddSchemaUpdate(converted), table.NewSetCurrentSchemaUpdate(-1))
@@ -248,6 +251,13 @@ func (t *Table) changeSettings(tx *table.Transaction, head Head, c Change) error
 			return err
 		}
 		props[propertyNumbers] = v
+	}
+	if c.Evolution != nil {
+		v, err := encodeEvolution(*c.Evolution)
+		if err != nil {
+			return err
+		}
+		props[propertyEvolution] = v
 	}
 	partition, sort := head.Partition, head.Sort
 	if c.Partition != nil {

@@ -47,8 +47,10 @@ type Head struct {
 	Time             time.Time
 	MetadataLocation string
 	SchemaID         int32
+	NextSchemaID     int32                       // of the next change
 	Schema           *schema.Schema              // without numbers
 	Numbers          map[string]schema.NumberMap // by pipeline
+	Evolution        Evolution                   // decisions about schemas, and what was changed
 	Partition, Sort  string                      // settings that the table remembers
 
 	// State is that of the newest own ancestor of the head, the zero State when
@@ -185,10 +187,13 @@ func (t *Table) plainHead(tbl *table.Table) (Head, error) {
 	props := meta.Properties()
 	h := Head{
 		Table: ident.UUID(meta.TableUUID()), MetadataLocation: tbl.MetadataLocation(),
-		SchemaID: int32(meta.CurrentSchema().ID), Schema: sch,
+		SchemaID: int32(meta.CurrentSchema().ID), NextSchemaID: int32(nextSchemaID(meta)), Schema: sch,
 		Partition: props[propertyPartition], Sort: props[propertySort],
 	}
 	if h.Numbers, err = decodeNumberMaps(props[propertyNumbers]); err != nil {
+		return Head{}, err
+	}
+	if h.Evolution, err = decodeEvolution(props[propertyEvolution]); err != nil {
 		return Head{}, err
 	}
 	if s := meta.CurrentSnapshot(); s != nil {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/icestream/icestream/internal/discovery"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
-	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/internal/wire"
 	"github.com/icestream/icestream/services/committer/internal/lake"
 )
@@ -84,35 +82,6 @@ func startsOf(req *committerv1.OpenTableRequest) (ident.Vector, error) {
 		starts[part] = p.GetStart()
 	}
 	return starts, nil
-}
-
-// ProposeSchema implements the RPC.
-func (s *tableService) ProposeSchema(ctx context.Context, req *committerv1.ProposeSchemaRequest) (*committerv1.ProposeSchemaResponse, error) {
-	e, err := s.hub.find(req.GetTable())
-	if err != nil {
-		return nil, err
-	}
-	var candidate schema.Schema
-	if err := json.Unmarshal(req.GetCandidate(), &candidate); err != nil {
-		return nil, fault.New(fault.InvalidArgument, "reading the candidate for schema %s: %w", req.GetSourceSchema(), err)
-	}
-	p, err := e.table.Propose(ctx, req.GetPipeline(), &candidate)
-	if err != nil {
-		return nil, err
-	}
-	resp := &committerv1.ProposeSchemaResponse{}
-	for _, c := range p.Changes {
-		resp.Changes = append(resp.Changes, c.String())
-	}
-	for _, r := range p.Refusals {
-		resp.Refusals = append(resp.Refusals, &committerv1.SchemaRefusal{
-			Path: r.Path, TableType: r.TableType, SourceType: r.CandidateType, Why: r.Why,
-		})
-	}
-	if len(resp.GetRefusals()) == 0 {
-		resp.Schema = wire.SchemaToProto(&p.Schema)
-	}
-	return resp, nil
 }
 
 // commitService answers operators about commits.
