@@ -29,6 +29,7 @@ func (c *Config) check(r *report) {
 	c.checkRegistry(r)
 	c.checkCatalog(r)
 	checkCommit(r, "defaults", c.Defaults.Commit)
+	checkFlood(r, "defaults", c.Defaults.Flood)
 	names := map[string]int{}
 	for i := range c.Pipelines {
 		c.checkPipeline(r, i, names)
@@ -263,6 +264,9 @@ func (c *Config) checkPipeline(r *report, i int, names map[string]int) {
 	}
 	if p.Commit != c.Defaults.Commit { // a fault of the defaults is reported once, at the defaults
 		checkCommit(r, path, p.Commit)
+	}
+	if p.Flood != c.Defaults.Flood {
+		checkFlood(r, path, p.Flood)
 	}
 }
 

@@ -137,6 +137,7 @@ type Options struct {
 	Start      Start
 	Tombstones string // skip, row
 	OnInvalid  string // quarantine, stop, skip
+	Flood      Flood
 	OnDataLoss string // stop, continue
 	Enum       string // string, int
 	Metadata   []string
@@ -203,6 +204,7 @@ func Default() *Config {
 		Catalog:  Catalog{Type: "rest", Name: "icestream"},
 		Defaults: Options{
 			Format: "protobuf", Key: "none", Start: Start{Mode: "earliest"}, Tombstones: "skip", OnInvalid: "quarantine",
+			Flood:      Flood{Share: 50, Window: 1000},
 			OnDataLoss: "stop", Enum: "string", Metadata: []string{"lsn", "kafka"},
 			Commit: Commit{Interval: time.Minute, FileSize: 128 << 20},
 		},

@@ -49,6 +49,8 @@ func typeName(ptr any) string {
 		return "true or false"
 	case *Size:
 		return "size"
+	case *Percent:
+		return "share"
 	case *time.Duration:
 		return "duration"
 	case *[]string:

@@ -114,6 +114,8 @@ func optionSettings() []setting[Options] {
 		{key: "start", at: func(o *Options) any { return &o.Start }, doc: "Where partitions begin that the table does not know yet: earliest, latest, group, {timestamp: T} or {offsets: {topic: {partition: offset}}}. Topics and partitions that appear later always begin at the earliest.", example: "{timestamp: 2026-01-01T00:00:00Z}"},
 		{key: "tombstones", at: func(o *Options) any { return &o.Tombstones }, doc: "Records without a value: skip counts them, row keeps key and position in a row without values.", values: []string{"skip", "row"}},
 		{key: "on_invalid", at: func(o *Options) any { return &o.OnInvalid }, doc: "Records that cannot be decoded: into the quarantine table, stop the partition, or skip and count.", values: []string{"quarantine", "stop", "skip"}},
+		{key: "flood/share", at: func(o *Options) any { return &o.Flood.Share }, doc: "Share of bad records in a window above which a topic partition stops until the cause is mended or an operator lets it go on; off for never."},
+		{key: "flood/window", at: func(o *Options) any { return &o.Flood.Window }, doc: "Records of the window of flood.share."},
 		{key: "on_data_loss", at: func(o *Options) any { return &o.OnDataLoss }, doc: "When Kafka no longer holds records that were not read: stop the partition, or record the lost range and continue.", values: []string{"stop", "continue"}},
 		{key: "enum", at: func(o *Options) any { return &o.Enum }, doc: "Enums as the name of the value or as its number.", values: []string{"string", "int"}},
 		{key: "metadata", at: func(o *Options) any { return &o.Metadata }, doc: "Metadata columns: lsn (_lsn), kafka (_kafka).", values: []string{"lsn", "kafka"}, example: "[lsn, kafka]"},
