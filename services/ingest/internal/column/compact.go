@@ -3,6 +3,7 @@ package column
 import (
 	"bytes"
 	"hash/maphash"
+	"slices"
 )
 
 // Dedupe removes doubled keys from rows of maps. It keeps its scratch memory
@@ -20,8 +21,30 @@ func NewDedupe() *Dedupe { return &Dedupe{seed: maphash.MakeSeed()} }
 // the entry numbered to. It compares one by one and is meant for few entries.
 func (c *Column) HasKey(from, to int) bool {
 	k := c.kids[0]
-	for i := from; i < to; i++ {
-		if k.same(i, to) {
+	switch k.kind {
+	case kindBytes:
+		return k.hasBytes(from, to)
+	case kind8:
+		return slices.Contains(k.words8[from:to], k.words8[to])
+	case kind4:
+		return slices.Contains(k.words4[from:to], k.words4[to])
+	default:
+		for i := from; i < to; i++ {
+			if k.same(i, to) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// hasBytes compares the lengths first: keys of one map often differ there.
+func (c *Column) hasBytes(from, to int) bool {
+	ends := c.offsets[from : to+2]
+	last := len(ends) - 1
+	want := c.data[ends[last-1]:ends[last]]
+	for i := range last - 1 {
+		if int(ends[i+1]-ends[i]) == len(want) && string(c.data[ends[i]:ends[i+1]]) == string(want) {
 			return true
 		}
 	}

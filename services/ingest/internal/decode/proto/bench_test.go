@@ -7,85 +7,12 @@ import (
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 	protobuf "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 )
-
-// The three shapes of the speed notes: a flat event, a nested order, a wide record
-// of which few fields are set. Each is decoded by us, walked with protowire (the
-// floor: it stores nothing), and decoded with dynamicpb into Arrow builders (the
-// ceiling of what is easy). Ratios within one run are what counts.
-func BenchmarkDecode(b *testing.B) {
-	for _, s := range benchShapes(b) {
-		bytes := 0
-		for _, r := range s.records {
-			bytes += len(r)
-		}
-		perRecord := int64(bytes / len(s.records))
-		b.Run(s.name+"/decoder", func(b *testing.B) {
-			batch := planOf(b, s.md).NewBatch()
-			b.SetBytes(perRecord)
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				if err := batch.Append(s.records[i%len(s.records)]); err != nil {
-					b.Fatal(err)
-				}
-				if batch.Rows() == len(s.records) {
-					for _, c := range batch.Finish() {
-						c.Release()
-					}
-					batch.Reset()
-				}
-			}
-		})
-		b.Run(s.name+"/walk", func(b *testing.B) {
-			b.SetBytes(perRecord)
-			for i := 0; b.Loop(); i++ {
-				if !walk(s.md, s.records[i%len(s.records)]) {
-					b.Fatal("malformed")
-				}
-			}
-		})
-		b.Run(s.name+"/dynamicpb", func(b *testing.B) {
-			builder := array.NewRecordBuilder(memory.DefaultAllocator, targetOf(b, s.md, Options{}).Arrow())
-			b.SetBytes(perRecord)
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				m := dynamicpb.NewMessage(s.md)
-				if err := protobuf.Unmarshal(s.records[i%len(s.records)], m); err != nil {
-					b.Fatal(err)
-				}
-				appendScalars(m, builder)
-				if i%len(s.records) == len(s.records)-1 {
-					builder.NewRecordBatch().Release()
-				}
-			}
-		})
-	}
-}
-
-// BenchmarkDecodeWithBadRecords has one record in ten cut short at its end: the
-// price of rolling back.
-func BenchmarkDecodeWithBadRecords(b *testing.B) {
-	for _, s := range benchShapes(b) {
-		for i := 0; i < len(s.records); i += 10 {
-			s.records[i] = append(append([]byte{}, s.records[i]...), 0x0a, 0x7f)
-		}
-		b.Run(s.name, func(b *testing.B) {
-			batch := planOf(b, s.md).NewBatch()
-			for i := 0; b.Loop(); i++ {
-				_ = batch.Append(s.records[i%len(s.records)])
-				if batch.Rows() == 4000 {
-					batch.Reset()
-				}
-			}
-		})
-	}
-}
 
 // The steady state allocates next to nothing per record, whatever the shape.
 func TestDecodingDoesNotAllocate(t *testing.T) {
@@ -108,11 +35,25 @@ func TestDecodingDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// benchShape is one kind of record. The first three are those of the speed notes: a
+// flat event, a nested order, a wide record of which few fields are set.
 type benchShape struct {
 	name    string
 	md      protoreflect.MessageDescriptor
 	records [][]byte
 }
+
+const otherShapes = `
+syntax = "proto3";
+package speed;
+message Strings { string a = 1; string b = 2; string c = 3; string d = 4; string e = 5; string f = 6; string g = 7; bytes h = 8; }
+message Deep { int64 v = 1; D1 d = 2; }
+message D1 { int64 v = 1; D2 d = 2; } message D2 { int64 v = 1; D3 d = 2; } message D3 { int64 v = 1; D4 d = 2; }
+message D4 { int64 v = 1; D5 d = 2; } message D5 { int64 v = 1; D6 d = 2; } message D6 { int64 v = 1; D7 d = 2; }
+message D7 { int64 v = 1; D8 d = 2; } message D8 { int64 v = 1; string s = 2; }
+message Maps { map<string, int64> a = 1; map<int32, string> b = 2; map<string, D8> c = 3; }
+message Numbers { repeated int64 a = 1; repeated double b = 2; repeated sint32 c = 3; repeated float d = 4; repeated bool e = 5; }
+`
 
 func benchShapes(t testing.TB) []benchShape {
 	var wide strings.Builder
@@ -123,15 +64,20 @@ func benchShapes(t testing.TB) []benchShape {
 	}
 	wide.WriteString("}")
 	out := []benchShape{
-		{name: "Event", md: messageOf(t, shapes, "Event")},
-		{name: "Order", md: messageOf(t, shapes, "Order")},
-		{name: "Wide", md: messageOf(t, wide.String(), "Wide")},
+		{name: "event", md: messageOf(t, shapes, "Event")},
+		{name: "order", md: messageOf(t, shapes, "Order")},
+		{name: "wide", md: messageOf(t, wide.String(), "Wide")},
+		{name: "strings", md: messageOf(t, otherShapes, "Strings")},
+		{name: "deep", md: messageOf(t, otherShapes, "Deep")},
+		{name: "maps", md: messageOf(t, otherShapes, "Maps")},
+		{name: "numbers", md: messageOf(t, otherShapes, "Numbers")},
 	}
 	r := rand.New(rand.NewPCG(1, 1))
 	for i := range out {
+		many := map[string]int{"maps": 12, "numbers": 24}[out[i].name]
 		for range 4096 {
 			m := dynamicpb.NewMessage(out[i].md)
-			fill(r, m, out[i].name == "Wide")
+			filler{r, out[i].name == "wide", many}.fill(m)
 			b, err := protobuf.Marshal(m)
 			require.NoError(t, err)
 			out[i].records = append(out[i].records, b)
@@ -140,23 +86,44 @@ func benchShapes(t testing.TB) []benchShape {
 	return out
 }
 
-// fill makes realistic values: short ASCII strings, small numbers.
-func fill(r *rand.Rand, m protoreflect.Message, sparse bool) {
+// filler makes realistic values: short ASCII strings, small numbers.
+type filler struct {
+	r      *rand.Rand
+	sparse bool
+	many   int // elements of lists and maps, if not a few
+}
+
+func (f filler) count(few int) int {
+	if f.many > 0 {
+		return f.many
+	}
+	return few
+}
+
+func (f filler) fill(m protoreflect.Message) {
+	r := f.r
 	fs := m.Descriptor().Fields()
 	for i := range fs.Len() {
 		fd := fs.Get(i)
 		switch {
-		case sparse && r.IntN(60) >= 8:
+		case f.sparse && r.IntN(60) >= 8:
 		case fd.ContainingOneof() != nil && !fd.ContainingOneof().IsSynthetic() && r.IntN(3) > 0:
 		case fd.IsMap():
-			for range 2 {
-				m.Mutable(fd).Map().Set(realistic(r, fd.MapKey()).MapKey(), realistic(r, fd.MapValue()))
+			for range f.count(2) {
+				entries := m.Mutable(fd).Map()
+				v := entries.NewValue()
+				if fd.MapValue().Message() != nil {
+					f.fill(v.Message())
+				} else {
+					v = realistic(r, fd.MapValue())
+				}
+				entries.Set(realistic(r, fd.MapKey()).MapKey(), v)
 			}
 		case fd.IsList():
-			for range 1 + r.IntN(4) {
+			for range f.count(1 + r.IntN(4)) {
 				l := m.Mutable(fd).List()
 				if fd.Message() != nil {
-					fill(r, l.AppendMutable().Message(), false)
+					f.fill(l.AppendMutable().Message())
 				} else {
 					l.Append(realistic(r, fd))
 				}
@@ -166,7 +133,7 @@ func fill(r *rand.Rand, m protoreflect.Message, sparse bool) {
 			ts.Set(ts.Descriptor().Fields().ByNumber(1), protoreflect.ValueOfInt64(1.7e9+r.Int64N(1e8)))
 			ts.Set(ts.Descriptor().Fields().ByNumber(2), protoreflect.ValueOfInt32(r.Int32N(1e9)))
 		case fd.Message() != nil:
-			fill(r, m.Mutable(fd).Message(), false)
+			f.fill(m.Mutable(fd).Message())
 		default:
 			m.Set(fd, realistic(r, fd))
 		}
@@ -183,8 +150,12 @@ func realistic(r *rand.Rand, fd protoreflect.FieldDescriptor) protoreflect.Value
 		return protoreflect.ValueOfEnum(protoreflect.EnumNumber(1 + r.IntN(3)))
 	case protoreflect.DoubleKind:
 		return protoreflect.ValueOfFloat64(r.Float64() * 1000)
-	case protoreflect.Int32Kind:
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind:
 		return protoreflect.ValueOfInt32(r.Int32N(1000) + 1)
+	case protoreflect.FloatKind:
+		return protoreflect.ValueOfFloat32(r.Float32())
+	case protoreflect.BytesKind:
+		return protoreflect.ValueOfBytes([]byte(fmt.Sprintf("%0*x", 20+r.IntN(20), r.Uint64())))
 	case protoreflect.Uint64Kind:
 		return protoreflect.ValueOfUint64(r.Uint64N(1e9) + 1)
 	default:
@@ -192,8 +163,30 @@ func realistic(r *rand.Rand, fd protoreflect.FieldDescriptor) protoreflect.Value
 	}
 }
 
-// walk reads a record with protowire, goes into sub-messages, and stores nothing.
-func walk(md protoreflect.MessageDescriptor, b []byte) bool {
+// walked is what a bare protowire walk must know of a field.
+type walked struct {
+	message []walked // by field number, where it is a message
+	packed  bool     // a packed list of varints
+}
+
+func walkOf(md protoreflect.MessageDescriptor) []walked {
+	var out []walked
+	for i := range md.Fields().Len() {
+		fd := md.Fields().Get(i)
+		for len(out) <= int(fd.Number()) {
+			out = append(out, walked{})
+		}
+		if fd.Message() != nil {
+			out[fd.Number()].message = walkOf(fd.Message())
+		}
+		out[fd.Number()].packed = fd.IsPacked() && wireType(fd) == protowire.VarintType
+	}
+	return out
+}
+
+// walk reads a record with protowire, goes into sub-messages and packed lists, and
+// stores nothing: the floor.
+func walk(fields []walked, b []byte) bool {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
 		if n < 0 {
@@ -207,7 +200,10 @@ func walk(md protoreflect.MessageDescriptor, b []byte) bool {
 				return false
 			}
 			b = b[n:]
-			if fd := md.Fields().ByNumber(num); fd != nil && fd.Message() != nil && !walk(fd.Message(), v) {
+			if int(num) >= len(fields) {
+				continue
+			}
+			if f := &fields[num]; f.message != nil && !walk(f.message, v) || f.packed && !walkPacked(v) {
 				return false
 			}
 		case protowire.VarintType:
@@ -223,6 +219,17 @@ func walk(md protoreflect.MessageDescriptor, b []byte) bool {
 			}
 			b = b[n:]
 		}
+	}
+	return true
+}
+
+func walkPacked(b []byte) bool {
+	for len(b) > 0 {
+		_, n := protowire.ConsumeVarint(b)
+		if n < 0 {
+			return false
+		}
+		b = b[n:]
 	}
 	return true
 }

@@ -92,6 +92,15 @@ func (b *Batch) value(f *field, c *column.Column, s []byte, row, depth int) fail
 
 // time decodes the messages that are a point or a span in time.
 func (b *Batch) time(f *field, c *column.Column, s []byte, row int) fail {
+	if f.conv == convTime {
+		if seconds, nanos, usual := usualTime(s); usual {
+			v, failed := timestamp(seconds, nanos)
+			if failed == ok {
+				c.Set8(row, uint64(v))
+			}
+			return failed
+		}
+	}
 	failed := b.readInts(s)
 	if failed != ok {
 		return failed
@@ -111,6 +120,27 @@ func (b *Batch) time(f *field, c *column.Column, s []byte, row int) fail {
 		c.Set8(row, uint64(v))
 	}
 	return failed
+}
+
+// usualTime reads a timestamp as every encoder writes it: seconds, then nanos, each
+// left out if it is zero. Anything else is for readInts.
+func usualTime(s []byte) (seconds int64, nanos int32, usual bool) {
+	i := 0
+	if len(s) > 0 && s[0] == 1<<3 {
+		var v uint64
+		if v, i = varint(s, 1); i < 0 {
+			return 0, 0, false
+		}
+		seconds = int64(v)
+	}
+	if i < len(s) && s[i] == 2<<3 {
+		var v uint64
+		if v, i = varint(s, i+1); i < 0 {
+			return 0, 0, false
+		}
+		nanos = int32(v)
+	}
+	return seconds, nanos, i == len(s)
 }
 
 // readInts reads the varint fields 1 to 4 of a small message into b.ints.

@@ -8,19 +8,25 @@ import (
 )
 
 // varint reads a varint at i and gives the index after it, negative when the
-// varint is malformed or the input ends inside it.
+// varint is malformed or the input ends inside it. As in Google's parsers it may be
+// longer than it need be, up to ten bytes, the last of them at most 1.
 func varint(b []byte, i int) (uint64, int) {
-	if i >= len(b) {
+	var v uint64
+	for shift := 0; shift < 63; shift += 7 {
+		if i >= len(b) {
+			return 0, -1
+		}
+		c := b[i]
+		i++
+		if c < 0x80 {
+			return v | uint64(c)<<shift, i
+		}
+		v |= uint64(c&0x7f) << shift
+	}
+	if i >= len(b) || b[i] > 1 {
 		return 0, -1
 	}
-	if b[i] < 0x80 {
-		return uint64(b[i]), i + 1
-	}
-	v, n := protowire.ConsumeVarint(b[i:])
-	if n < 0 {
-		return 0, -1
-	}
-	return v, i + n
+	return v | uint64(b[i])<<63, i + 1
 }
 
 // scalar reads a value of a scalar wire type; the index is negative on an error.
