@@ -4,7 +4,8 @@
 // big endian), the header form of newer serializers (the record header
 // __value_schema_id holds 00 and an id, or 01 and a GUID, the value is bare), and
 // bare payloads whose schema is fixed by configuration. For Protobuf the reference
-// ends with the path of the message in its file, as zig-zag varints.
+// ends with the path of the message in its file, as zig-zag varints, or as plain ones
+// in an old form that only configuration can tell: ParseUnsigned.
 //
 // Nothing is copied and nothing is allocated: a Frame aliases its record.
 package frame
@@ -43,6 +44,8 @@ type Frame struct {
 	GUID    [16]byte // for HeaderGUID
 	Index   []byte   // the message path as it stood on the wire, checked; empty for formats without
 	Payload []byte   // the encoded message
+
+	unsigned bool // the path is written in the old form
 }
 
 // Key names what a record is decoded with, for a cache. Two spellings of one
@@ -79,14 +82,18 @@ func FormatGUID(g [16]byte) string {
 // Path is the message path as numbers: [1, 0] is the first message nested in the
 // second one of the file. It is [0] for the one-byte shorthand.
 func (f *Frame) Path() []int {
-	count, rest, _ := zigzag(f.Index)
+	number := zigzag
+	if f.unsigned {
+		number = plain
+	}
+	count, rest, _ := number(f.Index)
 	if count == 0 {
 		return []int{0}
 	}
 	path := make([]int, 0, count)
 	for range count {
 		var v int64
-		v, rest, _ = zigzag(rest)
+		v, rest, _ = number(rest)
 		path = append(path, int(v))
 	}
 	return path
@@ -110,6 +117,26 @@ type Error struct {
 // Error is the fault in words.
 func (e *Error) Error() string { return "reading schema reference: " + e.Detail }
 
+// ParseUnsigned is Parse for records of Protobuf serializers from before 2020 and of
+// those that were told to write the deprecated form: the numbers of the message path
+// in the prefix are plain varints, not zig-zag ones. The two forms cannot be told
+// apart by looking, so it is for configuration to say. The header form is younger
+// and always zig-zag.
+func ParseUnsigned(value, header []byte) (Frame, error) {
+	if header != nil {
+		return parseHeader(value, header, true)
+	}
+	f, err := Parse(value, nil, false)
+	if err != nil {
+		return Frame{}, err
+	}
+	f.unsigned = true
+	if f.Index, f.Payload, err = splitIndex(f.Payload, plain); err != nil {
+		return Frame{}, err
+	}
+	return f, nil
+}
+
 // Parse takes a value apart. header is the value of the HeaderName header, nil
 // if the record has none; it goes before the prefix, and the value is then bare.
 // indexed says whether the format has a message path (Protobuf has). A null value
@@ -132,7 +159,7 @@ func Parse(value, header []byte, indexed bool) (Frame, error) {
 	rest := value[5:]
 	if indexed {
 		var err error
-		if f.Index, rest, err = splitIndex(rest); err != nil {
+		if f.Index, rest, err = splitIndex(rest, zigzag); err != nil {
 			return Frame{}, err
 		}
 	}
@@ -156,7 +183,7 @@ func parseHeader(value, header []byte, indexed bool) (Frame, error) {
 		rest = header[17:]
 	default:
 		return Frame{}, &Error{ReasonHeader, fmt.Sprintf(
-			"the header %s holds %d bytes that are neither 00 and an id of 4 bytes nor 01 and a GUID of 16", HeaderName, len(header))}
+			"the header with the schema reference (%s) holds %d bytes that are neither 00 and an id of 4 bytes nor 01 and a GUID of 16", HeaderName, len(header))}
 	}
 	if !indexed {
 		return f, nil
@@ -164,7 +191,7 @@ func parseHeader(value, header []byte, indexed bool) (Frame, error) {
 	if len(rest) == 0 { // a reference without a path means the first message
 		return f, nil
 	}
-	index, rest, err := splitIndex(rest)
+	index, rest, err := splitIndex(rest, zigzag)
 	if err != nil {
 		return Frame{}, err
 	}
@@ -175,15 +202,16 @@ func parseHeader(value, header []byte, indexed bool) (Frame, error) {
 	return f, nil
 }
 
-// splitIndex cuts the message path off and checks it.
-func splitIndex(b []byte) (index, rest []byte, err error) {
-	count, rest, ok := zigzag(b)
+// splitIndex cuts the message path off and checks it. The path is written in the
+// given kind of numbers.
+func splitIndex(b []byte, number func([]byte) (int64, []byte, bool)) (index, rest []byte, err error) {
+	count, rest, ok := number(b)
 	if !ok || count < 0 || count > MaxPath {
 		return nil, nil, &Error{ReasonIndex, "the length of the message path is malformed"}
 	}
 	for i := range count {
 		var v int64
-		if v, rest, ok = zigzag(rest); !ok || v < 0 || v > 1<<20 {
+		if v, rest, ok = number(rest); !ok || v < 0 || v > 1<<20 {
 			return nil, nil, &Error{ReasonIndex, fmt.Sprintf("entry %d of %d in the message path is malformed", i+1, count)}
 		}
 	}
@@ -197,4 +225,13 @@ func zigzag(b []byte) (int64, []byte, bool) {
 		return 0, nil, false
 	}
 	return v, b[n:], true
+}
+
+// plain reads a varint; one beyond an int64 is negative, and refused as such.
+func plain(b []byte) (int64, []byte, bool) {
+	v, n := binary.Uvarint(b)
+	if n <= 0 {
+		return 0, nil, false
+	}
+	return int64(v), b[n:], true
 }

@@ -71,6 +71,48 @@ func TestHeaderForm(t *testing.T) {
 	require.Equal(t, "00", hex.EncodeToString(f.Payload), "the value is bare, whatever it starts with")
 }
 
+// The deprecated form of the message path, by option only: plain varints. Read the
+// new way the same bytes name another message, so nothing may guess.
+func TestUnsignedPathByOption(t *testing.T) {
+	for _, c := range []struct {
+		value string
+		path  []int
+	}{
+		{"00" + "00000007" + "00" + "0801", []int{0}},
+		{"00" + "00000007" + "0100" + "0801", []int{0}},
+		{"00" + "00000007" + "0102" + "0801", []int{2}},
+		{"00" + "00000007" + "01c801" + "0801", []int{200}},
+		{"00" + "00000007" + "03020100" + "0801", []int{2, 1, 0}},
+	} {
+		f, err := ParseUnsigned(raw(t, c.value), nil)
+		require.NoError(t, err, c.value)
+		require.Equal(t, c.path, f.Path(), c.value)
+		require.Equal(t, "0801", hex.EncodeToString(f.Payload))
+	}
+	f, err := Parse(raw(t, "00"+"00000007"+"0202"+"0801"), nil, true)
+	require.NoError(t, err)
+	old, err := ParseUnsigned(raw(t, "00"+"00000007"+"0202"+"0801"), nil)
+	require.NoError(t, err)
+	require.Equal(t, []int{1}, f.Path())
+	require.Equal(t, []int{2, 8}, old.Path())
+
+	f, err = ParseUnsigned(raw(t, "0801"), raw(t, "00"+"00000009"+"0202"))
+	require.NoError(t, err)
+	require.Equal(t, []int{1}, f.Path(), "the header form has always been zig-zag")
+
+	for value, want := range map[string]string{
+		"":                              ReasonShort,
+		"0801":                          ReasonUnframed,
+		"00" + "00000007":               ReasonIndex,
+		"00" + "00000007" + "02" + "01": ReasonIndex,
+		"00" + "00000007" + "41":        ReasonIndex, // 65 levels
+		"00" + "00000007" + "01" + "ffffffffffffffffff01": ReasonIndex,
+	} {
+		_, err := ParseUnsigned(raw(t, value), nil)
+		require.Equal(t, want, reason(t, err), value)
+	}
+}
+
 // F11: what is not framed is said to be so.
 func TestFaultsHaveReasons(t *testing.T) {
 	for value, want := range map[string]string{
@@ -106,6 +148,8 @@ func TestParseDoesNotAllocate(t *testing.T) {
 	f, err := Parse(value, nil, true)
 	require.NoError(t, err)
 	plans[f.Key()] = 5
+	old := raw(t, "00"+"00000007"+"020100"+"0801")
+	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = ParseUnsigned(old, nil) }))
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		f, _ := Parse(value, nil, true)
 		if plans[Key{Form: f.Form, ID: f.ID, GUID: f.GUID, Index: string(f.Index)}] != 5 {
