@@ -29,7 +29,8 @@ func ledger(t testing.TB) *bench {
 	}
 	pending := b.Head().State.Pending()
 	require.Len(t, pending, 3)
-	require.NoError(t, b.ApplyQuarantine(t.Context(), pending[:2]))
+	require.NoError(t, b.ApplyQuarantine(t.Context(), pending[:1]))
+	require.NoError(t, b.ApplyQuarantine(t.Context(), pending[1:2]))
 	b.other().insert(2, nil)
 	b.reload()
 	b.commit(b.change(KindAnchor))

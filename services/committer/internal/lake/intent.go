@@ -68,12 +68,37 @@ func (t *Table) WriteIntent(ctx context.Context, i Intent) error {
 	if err := files.WriteFile(location, text); err != nil {
 		return classify(err, "writing the intent record %s", location)
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.records == nil {
+		t.records = map[ident.UUID]Intent{}
+	}
+	t.records[i.Attempt] = i
 	return nil
+}
+
+// reservePoison sets the name of a quarantine file aside, where the record of the
+// attempt does not do so yet: one that a Writer wrote does.
+func (t *Table) reservePoison(ctx context.Context, o WriterOptions) error {
+	t.mu.Lock()
+	i, written := t.records[o.Attempt]
+	t.mu.Unlock()
+	if written && i.Quarantine > 0 {
+		return nil
+	}
+	if !written {
+		i = Intent{Attempt: o.Attempt, Epoch: o.Epoch}
+	}
+	i.Quarantine = 1
+	return t.WriteIntent(ctx, i)
 }
 
 // RemoveIntent removes the record of an attempt that is settled. One that stays
 // is settled again at the next start.
 func (t *Table) RemoveIntent(ctx context.Context, attempt ident.UUID) {
+	t.mu.Lock()
+	delete(t.records, attempt)
+	t.mu.Unlock()
 	location, err := t.metadataLocation("icestream/" + attempt.String() + ".json")
 	if err == nil {
 		t.deletePaths(ctx, []string{location})

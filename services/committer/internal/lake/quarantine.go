@@ -27,8 +27,46 @@ const quarantineSuffix = "__quarantine"
 // files a snapshot of the quarantine table holds; every lower one is held too.
 const keyApplied = prefix + "applied-sequence"
 
+// keyAppliedTo is the id of the main table that keyApplied counts the commits of:
+// a table that is made anew counts from one again.
+const keyAppliedTo = prefix + "applied-table"
+
+// outboxTable is the quarantine table as it is kept between commits: to write a
+// file only its schema and its place are needed, and whoever applies loads the
+// head anyway. Nothing is kept after an error.
+func (t *Table) outboxTable(ctx context.Context) (q *Table, forget func(error), err error) {
+	forget = func(err error) {
+		if err != nil {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.outbox = nil
+		}
+	}
+	t.mu.Lock()
+	q = t.outbox
+	t.mu.Unlock()
+	if q != nil {
+		return q, forget, nil
+	}
+	if q, err = t.quarantine(ctx, true); err != nil {
+		return nil, nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.outbox = q
+	return q, forget, nil
+}
+
 // quarantine loads the table's quarantine table; create makes it when missing.
 func (t *Table) quarantine(ctx context.Context, create bool) (*Table, error) {
+	q, err := t.loadQuarantine(ctx, create)
+	if q != nil {
+		q.main = ident.UUID(t.handle().Metadata().TableUUID())
+	}
+	return q, err
+}
+
+func (t *Table) loadQuarantine(ctx context.Context, create bool) (*Table, error) {
 	name := t.name + quarantineSuffix
 	q, err := t.lake.Load(ctx, name)
 	if err == nil && create {
@@ -72,7 +110,7 @@ func (t *Table) addLSN(ctx context.Context) error {
 // WriteQuarantine writes rows of the quarantine table's schema into files of the
 // attempt, in the quarantine table's folder. Nothing names them until a commit of
 // this table puts them into its outbox. It may be called once per attempt.
-func (t *Table) WriteQuarantine(ctx context.Context, o WriterOptions, recs ...arrow.RecordBatch) ([]QuarantineFile, error) {
+func (t *Table) WriteQuarantine(ctx context.Context, o WriterOptions, recs ...arrow.RecordBatch) (_ []QuarantineFile, err error) {
 	rows := int64(0)
 	for _, r := range recs {
 		rows += r.NumRows()
@@ -80,22 +118,12 @@ func (t *Table) WriteQuarantine(ctx context.Context, o WriterOptions, recs ...ar
 	if rows == 0 {
 		return nil, nil
 	}
-	q, err := t.quarantine(ctx, true)
+	q, forget, err := t.outboxTable(ctx)
 	if err != nil {
 		return nil, err
 	}
-	intents, err := t.Intents(ctx)
-	if err != nil {
-		return nil, err
-	}
-	intent := Intent{Attempt: o.Attempt, Epoch: o.Epoch}
-	for _, i := range intents {
-		if i.Attempt == o.Attempt {
-			intent = i
-		}
-	}
-	intent.Quarantine = 1
-	if err := t.WriteIntent(ctx, intent); err != nil {
+	defer func() { forget(err) }()
+	if err := t.reservePoison(ctx, o); err != nil {
 		return nil, err
 	}
 	f, err := q.writeOne(ctx, fileName(o, "q", 0), recs)
@@ -156,24 +184,28 @@ func (l *layout) writeAll(out iceio.FileWriter, recs []arrow.RecordBatch) (rows,
 }
 
 // ApplyQuarantine appends the files of the outbox to the quarantine table, and
-// marks there what was replayed, one snapshot per main commit and each exactly
-// once, in the order of the main commits: a commit whose id is among the
-// ancestors, or whose sequence number is at or below the one applied last, is
-// there already. It may be called again after any error; entries that it applied
-// stay in the state until the next commit leaves them out.
+// marks there what was replayed, each exactly once, in the order of the main
+// commits: a commit whose id is among the ancestors, or whose sequence number is
+// at or below the one applied last, is there already. Commits that follow each
+// other and replayed nothing come in one snapshot, that of the last of them. It
+// may be called again after any error; entries that it applied stay in the state
+// until the next commit leaves them out.
 func (t *Table) ApplyQuarantine(ctx context.Context, pending []PendingQuarantine) error {
 	entries := mergeByCommit(pending)
 	if len(entries) == 0 {
 		return nil
 	}
-	q, err := t.quarantine(ctx, true)
+	q, forget, err := t.outboxTable(ctx)
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if err := q.applyEntry(ctx, e); err != nil {
+	for len(entries) > 0 {
+		n, err := q.applyFirst(ctx, entries)
+		if err != nil {
+			forget(err)
 			return err
 		}
+		entries = entries[n:]
 	}
 	return nil
 }
@@ -210,30 +242,61 @@ func mergeByCommit(pending []PendingQuarantine) []PendingQuarantine {
 // attemptsPerEntry bounds the tries within one call: the caller comes back.
 const attemptsPerEntry = 4
 
-func (t *Table) applyEntry(ctx context.Context, e PendingQuarantine) error {
+// applyFirst applies the first of the entries, with those that can come along,
+// and returns how many are known to be applied.
+func (t *Table) applyFirst(ctx context.Context, entries []PendingQuarantine) (int, error) {
 	var last error
 	for range attemptsPerEntry {
 		if _, err := t.Reload(ctx); err != nil {
-			return err
+			return 0, err
 		}
-		if t.applied(e) {
-			t.settleMarks(ctx, e)
-			return nil
+		if n := t.settled(ctx, entries); n > 0 {
+			return n, nil
 		}
 		// Any error leaves the outcome open: the next round looks first. All tries
 		// assert the head they were built on, so one at most can land.
-		if last = t.carryOut(ctx, e); last == nil {
+		if last = t.carryOut(ctx, t.together(entries)); last == nil {
 			continue
 		}
 		if r := fault.ReasonOf(last); ctx.Err() != nil || r == fault.Corrupt || r == fault.Unauthorized || r == fault.NotFound {
-			return last
+			return 0, last
 		}
 	}
-	if _, err := t.Reload(ctx); err == nil && t.applied(e) {
-		t.settleMarks(ctx, e)
-		return nil
+	if _, err := t.Reload(ctx); err == nil {
+		if n := t.settled(ctx, entries); n > 0 {
+			return n, nil
+		}
 	}
-	return fault.New(fault.Unavailable, "applying quarantined records of commit %s to table %s: %w", e.CommitID, t.name, last)
+	return 0, fault.New(fault.Unavailable, "applying quarantined records of commit %s to table %s: %w", entries[0].CommitID, t.name, last)
+}
+
+// settled counts the leading entries that the loaded table holds.
+func (t *Table) settled(ctx context.Context, entries []PendingQuarantine) int {
+	for n, e := range entries {
+		if !t.applied(e) {
+			return n
+		}
+		t.settleMarks(ctx, e)
+	}
+	return len(entries)
+}
+
+// together joins the first entry with those behind it that bring files alone and
+// that the loaded table, which is going to be asserted, does not hold. Under the
+// sequence number of the last all of them count as applied.
+func (t *Table) together(entries []PendingQuarantine) PendingQuarantine {
+	all := entries[0].clone()
+	if len(all.Replayed) > 0 || all.Sequence == 0 {
+		return all
+	}
+	for _, e := range entries[1:] {
+		if len(e.Replayed) > 0 || e.Sequence <= all.Sequence || t.applied(e) {
+			break
+		}
+		all.CommitID, all.Sequence = e.CommitID, e.Sequence
+		all.Files = append(all.Files, e.Files...)
+	}
+	return all
 }
 
 // applied reports whether the loaded table holds the entry's files.
@@ -246,16 +309,19 @@ func (t *Table) applied(e PendingQuarantine) bool {
 
 func (t *Table) appliedSequence() int64 {
 	var newest int64
-	read := func(v string) {
-		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
+	read := func(props iceberg.Properties) {
+		if props[keyAppliedTo] != t.main.String() {
+			return
+		}
+		if n, err := strconv.ParseInt(props[keyApplied], 10, 64); err == nil {
 			newest = max(newest, n)
 		}
 	}
 	tbl := t.handle()
-	read(tbl.Properties()[keyApplied])
+	read(tbl.Properties())
 	for s := range ancestors(tbl.Metadata()) {
 		if s.Summary != nil {
-			read(s.Summary.Properties[keyApplied])
+			read(s.Summary.Properties)
 		}
 	}
 	return newest
@@ -271,13 +337,14 @@ func (t *Table) carryOut(ctx context.Context, e PendingQuarantine) error {
 	if err := tx.AssertRefSnapshotID(""); err != nil {
 		return err
 	}
-	sequence := strconv.FormatInt(e.Sequence, 10)
+	summary := iceberg.Properties{keyApplied: strconv.FormatInt(e.Sequence, 10), keyAppliedTo: t.main.String()}
 	if !t.noCopies.Load() {
-		if err := tx.SetProperties(iceberg.Properties{keyApplied: sequence}); err != nil {
+		if err := tx.SetProperties(summary); err != nil {
 			return err
 		}
 	}
-	summary := iceberg.Properties{keyCommitID: e.CommitID.String(), keyApplied: sequence}
+	summary = maps.Clone(summary)
+	summary[keyCommitID] = e.CommitID.String()
 	var err error
 	if len(e.Replayed) > 0 {
 		err = t.mark(ctx, tx, tbl, e, summary)

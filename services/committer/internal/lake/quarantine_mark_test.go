@@ -137,6 +137,7 @@ func TestAnAmbiguousMarkIsSettledAndLeavesNoFiles(t *testing.T) {
 		b.replay(ident.Range{First: 5, Next: 7})
 		before := b.quarantineFiles()
 		real := b.lake.cat
+		b.outbox = nil
 		b.lake.cat = &failing{Catalog: real, apply: landed, err: errors.New("connection reset")}
 		err := b.ApplyQuarantine(t.Context(), b.Head().State.Pending())
 		if landed {
@@ -145,7 +146,7 @@ func TestAnAmbiguousMarkIsSettledAndLeavesNoFiles(t *testing.T) {
 			require.ErrorIs(t, err, fault.Of(fault.Unavailable))
 			require.Greater(t, len(b.quarantineFiles()), len(before), "a request may still arrive")
 		}
-		b.lake.cat = real
+		b.lake.cat, b.outbox = real, nil
 		require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
 		require.Len(t, b.quarantineFiles(), len(before)+1, "the file written again, and nothing of lost tries")
 		require.Equal(t, Proven, b.audit(true).Verdict)
@@ -243,6 +244,7 @@ func TestAQuarantineTableWithoutLSNsGrowsTheColumn(t *testing.T) {
 	for _, r := range b.bad(QuarantineFilter{}) {
 		require.Nil(t, r.LSN)
 	}
+	b.outbox = nil // another process
 	c := b.change(KindData)
 	r := c.advance(part(1), Totals{Quarantined: 1})
 	b.poison(&c, quarantined(part(1), r))

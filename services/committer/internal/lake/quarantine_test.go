@@ -52,6 +52,7 @@ func TestAnAmbiguousApplyNeverDoublesQuarantinedRecords(t *testing.T) {
 		_, err := b.quarantine(t.Context(), true)
 		require.NoError(t, err)
 		real := b.lake.cat
+		b.outbox = nil
 		b.lake.cat = &failing{Catalog: real, apply: landed, err: errors.New("connection reset")}
 		err = b.ApplyQuarantine(t.Context(), pending)
 		if landed {
@@ -59,7 +60,7 @@ func TestAnAmbiguousApplyNeverDoublesQuarantinedRecords(t *testing.T) {
 		} else {
 			require.ErrorIs(t, err, fault.Of(fault.Unavailable))
 		}
-		b.lake.cat = real
+		b.lake.cat, b.outbox = real, nil
 		require.NoError(t, b.ApplyQuarantine(t.Context(), pending))
 		require.Equal(t, int64(2), b.rows(quarantineName))
 	}
@@ -89,6 +90,44 @@ func TestAPendingFileThatIsGoneOrAnotherIsNamed(t *testing.T) {
 	err := b.ApplyQuarantine(t.Context(), pending)
 	require.ErrorIs(t, err, fault.Of(fault.NotFound))
 	require.ErrorContains(t, err, path)
+}
+
+// What gathered under pressure comes in one snapshot, also where a lost try of an
+// earlier call had brought a part of it, and the audit proves it.
+func TestEntriesThatGatheredAreAppliedTogetherAndOnce(t *testing.T) {
+	for before := range 3 {
+		b := newBench(t, Settings{})
+		for range 4 {
+			c := b.change(KindData)
+			b.poison(&c, quarantined(part(0), c.advance(part(0), Totals{Quarantined: 2})))
+			b.commit(c)
+		}
+		pending := b.Head().State.Pending()
+		require.Len(t, pending, 4)
+		require.NoError(t, b.ApplyQuarantine(t.Context(), pending[:before]))
+		require.NoError(t, b.ApplyQuarantine(t.Context(), pending))
+		require.Equal(t, int64(8), b.rows(quarantineName))
+		q, err := b.quarantine(t.Context(), false)
+		require.NoError(t, err)
+		require.Len(t, q.handle().Metadata().Snapshots(), min(1, before)+1)
+		require.NoError(t, b.ApplyQuarantine(t.Context(), pending))
+		require.Equal(t, int64(8), b.rows(quarantineName))
+		require.Equal(t, Proven, b.audit(true).Verdict)
+	}
+}
+
+// G9: a table that was dropped and made again counts its commits from one, while
+// its quarantine table stays.
+func TestARecreatedTableIsQuarantinedAgain(t *testing.T) {
+	b, pending := outbox(t)
+	require.NoError(t, b.ApplyQuarantine(t.Context(), pending))
+	q, err := b.quarantine(t.Context(), false)
+	require.NoError(t, err)
+	again := pending[0]
+	again.CommitID = newID()
+	require.True(t, q.applied(again))
+	q.main = newID()
+	require.False(t, q.applied(again))
 }
 
 // Two pipelines of one table poison one commit: one snapshot.

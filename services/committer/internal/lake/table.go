@@ -33,10 +33,15 @@ type Table struct {
 	// T11): commits then go without them, and recovery leans on the snapshots.
 	noCopies atomic.Bool
 
-	mu   sync.Mutex
-	tbl  *table.Table
-	head Head
-	fs   iceio.IO
+	// main is the table that this one is the quarantine table of.
+	main ident.UUID
+
+	mu      sync.Mutex
+	tbl     *table.Table
+	head    Head
+	fs      iceio.IO
+	outbox  *Table                // the quarantine table, once it was needed
+	records map[ident.UUID]Intent // intent records that this process wrote
 }
 
 // Head is a table as it was when it was last loaded.

@@ -47,6 +47,14 @@ const (
 	splitRows  = 64 << 10
 )
 
+// joinBytes and joinRows are what is gathered of small batches before they are
+// encoded together: the encoder's cost per batch, column for column, is that of
+// some hundred rows, and a trickle of records comes in batches of a few.
+const (
+	joinBytes = 1 << 20
+	joinRows  = 2 << 10
+)
+
 // File is a finished data file that no snapshot names yet.
 type File struct {
 	Path  string
@@ -70,9 +78,9 @@ type Writer struct {
 	split   *splitter
 	sort    *sorter
 	intent  Intent
-	pending []arrow.RecordBatch
-	waiting int64 // bytes of pending
-	rows    int64 // of pending
+	pending []arrow.RecordBatch // to be split, sorted or joined
+	waiting int64               // bytes of pending
+	rows    int64               // of pending
 
 	open   map[string]*openFile
 	clock  int64 // counts uses, for the least recently used file
@@ -119,7 +127,7 @@ func (t *Table) newWriter(ctx context.Context, sch *schema.Schema, converted *ic
 	}
 	w := &Writer{
 		t: t, ctx: ctx, opts: o.withDefaults(), fs: fs, spec: spec, schema: converted, layout: l, open: map[string]*openFile{},
-		intent: Intent{Attempt: o.Attempt, Epoch: o.Epoch},
+		intent: Intent{Attempt: o.Attempt, Epoch: o.Epoch, Quarantine: 1}, // set aside beforehand: a second record costs a round trip
 	}
 	if !spec.IsUnpartitioned() {
 		if w.split, err = newSplitter(spec, converted, sch); err != nil {
@@ -167,17 +175,22 @@ func (w *Writer) Write(rec arrow.RecordBatch) error {
 	if err != nil {
 		return w.fail(err)
 	}
-	if w.split == nil && w.sort == nil {
+	plain := w.split == nil && w.sort == nil
+	if plain && len(w.pending) == 0 && rec.NumRows() >= joinRows {
 		defer rec.Release()
 		return w.fail(w.append("", nil, rec))
 	}
 	w.pending = append(w.pending, rec)
 	w.waiting += batchBytes(rec)
 	w.rows += rec.NumRows()
-	if w.waiting >= splitBytes || w.rows >= splitRows {
+	switch {
+	case plain && (w.waiting >= min(joinBytes, w.opts.FileSize) || w.rows >= joinRows):
 		return w.fail(w.flush())
+	case w.waiting >= splitBytes, w.rows >= splitRows:
+		return w.fail(w.flush())
+	default:
+		return nil
 	}
-	return nil
 }
 
 func (w *Writer) fail(err error) error {
@@ -198,6 +211,9 @@ func (w *Writer) flush() error {
 		return err
 	}
 	defer all.Release()
+	if w.split == nil && w.sort == nil {
+		return w.append("", nil, all)
+	}
 	groups := []*group{{}}
 	if w.split != nil {
 		if groups, err = w.split.split(all); err != nil {
