@@ -24,7 +24,7 @@ func runCommand() *cobra.Command {
 		Example: "  icestream run -c icestream.yaml",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			boot.Tune()
+			boot.Tune(stack.Services)
 			c, err := t.file(cmd)
 			if err != nil {
 				return err

@@ -99,7 +99,7 @@ func Dial(address string, maxMessage int) (*grpc.ClientConn, error) {
 func Main(name string, build func(ctx context.Context, p *Process) error) run.Code {
 	ctx, stop := run.Signals(context.Background())
 	defer stop()
-	Tune()
+	Tune(1)
 	err := serve(ctx, name, os.Args[1:], build)
 	if err != nil {
 		_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", name, fault.Describe(err))

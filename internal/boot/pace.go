@@ -12,35 +12,36 @@ import (
 // is too little while the process is young (a collection every few MiB) and far
 // too much when budgets are full (several times the budget in garbage).
 const (
-	headroom   = 40 << 20 // garbage between two collections
+	headroom   = 24 << 20 // garbage between two collections, for each service of the process
 	leastPace  = 30       // percent of the live heap, when it is very large
 	mostPace   = 1000
 	firstPace  = mostPace // until the first collection has measured the live heap
 	liveMetric = "/gc/heap/live:bytes"
 )
 
-// Tune paces the garbage collector for the services, unless the environment says
-// how (GOGC, GOMEMLIMIT). Calling it again changes nothing.
-func Tune() {
+// Tune paces the garbage collector of a process that runs so many services, unless
+// the environment says how (GOGC, GOMEMLIMIT). A process calls it once, at its start.
+func Tune(services int) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
 	debug.SetGCPercent(firstPace)
-	watchCollections(&collection{sample: []metrics.Sample{{Name: liveMetric}}})
+	watchCollections(&collection{sample: []metrics.Sample{{Name: liveMetric}}, headroom: uint64(services) * headroom})
 }
 
 // collection is unreachable from the start, so its finalizer runs after each
 // collection, sets the pace of the next, and arms itself again.
 type collection struct {
-	sample []metrics.Sample
-	pace   int
+	sample   []metrics.Sample
+	headroom uint64
+	pace     int
 }
 
 func watchCollections(c *collection) {
 	runtime.SetFinalizer(c, func(c *collection) {
 		metrics.Read(c.sample)
 		if c.sample[0].Value.Kind() == metrics.KindUint64 {
-			if next := paceFor(c.sample[0].Value.Uint64()); next != c.pace {
+			if next := paceFor(c.sample[0].Value.Uint64(), c.headroom); next != c.pace {
 				c.pace = next
 				debug.SetGCPercent(next)
 			}
@@ -50,7 +51,7 @@ func watchCollections(c *collection) {
 }
 
 // paceFor is the percentage of live bytes that makes the headroom.
-func paceFor(live uint64) int {
+func paceFor(live, headroom uint64) int {
 	if live == 0 {
 		return mostPace
 	}

@@ -10,18 +10,18 @@ import (
 
 // G7: what the process takes beyond its budgets is a fixed amount, not a multiple.
 func TestGarbageIsBoundedByHeadroomAndNotByAMultiple(t *testing.T) {
-	require.Equal(t, mostPace, paceFor(0))
-	require.Equal(t, mostPace, paceFor(1<<20))
-	require.Equal(t, 100, paceFor(headroom))
-	require.Equal(t, 50, paceFor(2*headroom))
-	require.Equal(t, leastPace, paceFor(100*headroom))
+	require.Equal(t, mostPace, paceFor(0, headroom))
+	require.Equal(t, mostPace, paceFor(1<<20, headroom))
+	require.Equal(t, 100, paceFor(headroom, headroom))
+	require.Equal(t, 50, paceFor(2*headroom, headroom))
+	require.Equal(t, leastPace, paceFor(100*headroom, headroom))
 }
 
 func TestThePaceFollowsTheLiveHeap(t *testing.T) {
 	t.Setenv("GOGC", "")
 	t.Setenv("GOMEMLIMIT", "")
 	before := debug.SetGCPercent(100)
-	Tune()
+	Tune(1)
 	live := make([]byte, 2*headroom)
 	require.Eventually(t, func() bool {
 		runtime.GC()

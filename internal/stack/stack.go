@@ -15,6 +15,9 @@ import (
 	"github.com/icestream/icestream/services/readstate"
 )
 
+// Services is how many services a Stack runs.
+const Services = 4
+
 // Stack is all services of one process.
 type Stack struct {
 	addresses map[string]string

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/icestream/icestream/internal/boot"
+	"github.com/icestream/icestream/internal/stack"
 	"github.com/icestream/icestream/test/bench/shapes"
 )
 
@@ -51,7 +52,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestBench(t *testing.T) {
-	boot.Tune()
+	boot.Tune(stack.Services)
 	out := &report{w: os.Stdout}
 	out.line("%s, %d CPUs, %s/%s, GOGC %d", boot.Version(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, gcPercent())
 	out.load("start")
