@@ -139,6 +139,7 @@ type Options struct {
 	OnInvalid  string // quarantine, stop, skip
 	Flood      Flood
 	OnDataLoss string // stop, continue
+	OnRename   string // keep, rename
 	Enum       string // string, int
 	Metadata   []string
 	Partition  Partition
@@ -205,7 +206,7 @@ func Default() *Config {
 		Defaults: Options{
 			Format: "protobuf", Key: "none", Start: Start{Mode: "earliest"}, Tombstones: "skip", OnInvalid: "quarantine",
 			Flood:      Flood{Share: 50, Window: 1000},
-			OnDataLoss: "stop", Enum: "string", Metadata: []string{"lsn", "kafka"},
+			OnDataLoss: "stop", OnRename: "keep", Enum: "string", Metadata: []string{"lsn", "kafka"},
 			Commit: Commit{Interval: time.Minute, FileSize: 128 << 20},
 		},
 	}

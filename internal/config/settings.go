@@ -117,6 +117,7 @@ func optionSettings() []setting[Options] {
 		{key: "flood/share", at: func(o *Options) any { return &o.Flood.Share }, doc: "Share of bad records in a window above which a topic partition stops until the cause is mended or an operator lets it go on; off for never."},
 		{key: "flood/window", at: func(o *Options) any { return &o.Flood.Window }, doc: "Records of the window of flood.share."},
 		{key: "on_data_loss", at: func(o *Options) any { return &o.OnDataLoss }, doc: "When Kafka no longer holds records that were not read: stop the partition, or record the lost range and continue.", values: []string{"stop", "continue"}},
+		{key: "on_rename", at: func(o *Options) any { return &o.OnRename }, doc: "When a newer schema renames a field: keep the column's name, so that no query breaks, or rename the column. Its values stay in either case.", values: []string{"keep", "rename"}},
 		{key: "enum", at: func(o *Options) any { return &o.Enum }, doc: "Enums as the name of the value or as its number.", values: []string{"string", "int"}},
 		{key: "metadata", at: func(o *Options) any { return &o.Metadata }, doc: "Metadata columns: lsn (_lsn), kafka (_kafka).", values: []string{"lsn", "kafka"}, example: "[lsn, kafka]"},
 		{key: "partition", at: func(o *Options) any { return &o.Partition }, doc: "Partition spec of new tables: columns, or year, month, day, hour, bucket(n, …), truncate(n, …) of them.", example: "\"day(created_at), bucket(16, customer_id)\""},

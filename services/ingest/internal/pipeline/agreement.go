@@ -25,7 +25,14 @@ func (s *session) plan(ctx context.Context, f *frame.Frame) (*plan, error) {
 			return pl, nil
 		}
 		if _, _, bad := reasonOf(err); bad {
+			s.w.set(event.PartitionRunning, "")
 			return nil, err
+		}
+		// What is open need not wait with it, and must not change what is said about the wait.
+		if s.mayCut() {
+			if err := s.send(ctx); err != nil {
+				return nil, err
+			}
 		}
 		var stop *stopError
 		var after time.Duration
@@ -40,12 +47,6 @@ func (s *session) plan(ctx context.Context, f *frame.Frame) (*plan, error) {
 		}
 		if wait.Count() == 0 {
 			s.w.p.c.Log.Warn("decoding waits", "partition", s.part.String(), "error", err)
-		}
-		// What is open need not wait with it.
-		if s.mayCut() {
-			if err := s.send(ctx); err != nil {
-				return nil, err
-			}
 		}
 		if err := s.sleep(ctx, max(wait.Next(), after)); err != nil {
 			return nil, err
