@@ -14,6 +14,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"strings"
 )
 
 // HeaderName is the record header that holds the schema reference in the header
@@ -77,6 +78,15 @@ func (f *Frame) Reference() string {
 func FormatGUID(g [16]byte) string {
 	h := hex.EncodeToString(g[:])
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+// ParseGUID reads what FormatGUID writes; dashes may be missing.
+func ParseGUID(s string) (guid [16]byte, err error) {
+	raw, err := hex.DecodeString(strings.ReplaceAll(s, "-", ""))
+	if err != nil || len(raw) != len(guid) {
+		return guid, fmt.Errorf("reading GUID %q: it has not 32 hexadecimal digits", s)
+	}
+	return [16]byte(raw), nil
 }
 
 // Path is the message path as numbers: [1, 0] is the first message nested in the

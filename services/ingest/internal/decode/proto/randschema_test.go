@@ -3,6 +3,7 @@ package proto
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -206,12 +207,9 @@ func (m *schemaMaker) importing(f *descriptorpb.FieldDescriptorProto) {
 	}
 	name := importable[m.r.IntN(n)]
 	m.refer(f, "."+name)
-	for _, have := range m.file.Dependency {
-		if have == m.imports[name] {
-			return
-		}
+	if !slices.Contains(m.file.Dependency, m.imports[name]) {
+		m.file.Dependency = append(m.file.Dependency, m.imports[name])
 	}
-	m.file.Dependency = append(m.file.Dependency, m.imports[name])
 }
 
 func (m *schemaMaker) single(d *descriptorpb.DescriptorProto, f *descriptorpb.FieldDescriptorProto, scope string, i, groups int, member bool) {

@@ -43,8 +43,12 @@ type Config struct {
 	BearerToken    string
 	// TLS is used for https; nil means the system's defaults.
 	TLS *tls.Config
-	// Timeout bounds a look-up with all its references; 30 s if 0.
+	// Timeout bounds one request, so that a URL which is silent leaves time for the
+	// others; 30 s if 0.
 	Timeout time.Duration
+	// Overrides are files with the schema of an id or GUID that the registry lost, or
+	// has wrong: they go before its answer. See override.go for what they may import.
+	Overrides map[string]string
 	// CacheSize is how many compiled schemas are kept; 1000 if 0.
 	CacheSize int
 	// NegativeTTL is how long a miss is remembered; 30 s if 0.
@@ -58,17 +62,23 @@ type Config struct {
 	Transport http.RoundTripper
 }
 
-// Ref names a schema: by GUID if ByGUID is set, by ID else.
+// Ref names a schema: by GUID if ByGUID is set, by ID else. An id means something
+// only within a context of the registry; "" is the default one, others are written
+// with their dot: ".staging".
 type Ref struct {
-	ID     int32
-	GUID   [16]byte
-	ByGUID bool
+	ID      int32
+	GUID    [16]byte
+	ByGUID  bool
+	Context string
 }
 
 // String is the reference for people.
 func (r Ref) String() string {
 	if r.ByGUID {
 		return "schema guid " + frame.FormatGUID(r.GUID)
+	}
+	if r.Context != "" {
+		return fmt.Sprintf("schema id %d of context %s", r.ID, r.Context)
 	}
 	return fmt.Sprintf("schema id %d", r.ID)
 }
@@ -144,6 +154,8 @@ type Client struct {
 	flight  singleflight.Group
 	answers store // nil without a folder
 
+	overrides map[Ref]*Schema // never changes; without contexts
+
 	mu       sync.Mutex
 	good     int // index of the URL that answered last
 	schemas  *cache[Ref, outcome]
@@ -165,8 +177,8 @@ func New(cfg Config) (*Client, error) {
 	c := &Client{cfg: cfg}
 	for _, raw := range cfg.URLs {
 		u, err := url.Parse(raw)
-		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return nil, fmt.Errorf("making registry client: %q is not an http or https URL", redact(raw))
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
+			return nil, fmt.Errorf("making registry client: %q is not an http or https URL without a query", redact(raw))
 		}
 		u.Path = strings.TrimRight(u.Path, "/")
 		c.urls = append(c.urls, u)
@@ -183,6 +195,10 @@ func New(cfg Config) (*Client, error) {
 	c.versions = newCache[version, subjectVersion](2 * c.cfg.CacheSize)
 	if cfg.CacheDir != "" {
 		c.answers = newFolder(cfg.CacheDir, c.identity())
+	}
+	var err error
+	if c.overrides, err = readOverrides(cfg.Overrides); err != nil {
+		return nil, fmt.Errorf("making registry client: %w", err)
 	}
 	return c, nil
 }
@@ -218,6 +234,9 @@ func (c *Client) identity() string {
 // error is one of this package's, or the context's own if that ends first; the
 // request goes on for others then.
 func (c *Client) Schema(ctx context.Context, ref Ref) (*Schema, error) {
+	if s, given := c.overrides[Ref{ID: ref.ID, GUID: ref.GUID, ByGUID: ref.ByGUID}]; given {
+		return s, nil
+	}
 	if o, known := c.remembered(ref); known {
 		return o.schema, o.err
 	}
@@ -225,7 +244,7 @@ func (c *Client) Schema(ctx context.Context, ref Ref) (*Schema, error) {
 		if o, known := c.remembered(ref); known {
 			return o.schema, o.err
 		}
-		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Timeout)
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.longest())
 		defer cancel()
 		s, err := c.load(detached, ref)
 		c.remember(ref, s, err)
@@ -240,6 +259,12 @@ func (c *Client) Schema(ctx context.Context, ref Ref) (*Schema, error) {
 		}
 		return r.Val.(*Schema), nil
 	}
+}
+
+// longest bounds a look-up with all its references.
+func (c *Client) longest() time.Duration {
+	const requests = 6
+	return requests * time.Duration(len(c.urls)) * c.cfg.Timeout
 }
 
 func (c *Client) remembered(ref Ref) (outcome, bool) {
@@ -267,9 +292,9 @@ func (c *Client) load(ctx context.Context, ref Ref) (*Schema, error) {
 		return nil, err
 	}
 	if root.Type != "" && !strings.EqualFold(root.Type, "PROTOBUF") {
-		return nil, &BadSchemaError{What: ref.String(), Detail: "it is of type " + root.Type + ", not PROTOBUF"}
+		return nil, &BadSchemaError{What: ref.String(), Type: root.Type, Detail: "it is of type " + root.Type + ", not PROTOBUF"}
 	}
-	files, err := c.references(ctx, root.References)
+	files, err := c.references(ctx, ref.Context, root.References)
 	if err != nil {
 		return nil, err
 	}

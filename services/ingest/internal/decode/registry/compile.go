@@ -37,7 +37,11 @@ func Compile(ctx context.Context, name, text string, imports map[string]string) 
 // own library, because the compiler's do not answer whether a string of an
 // editions file must be UTF-8.
 func compile(ctx context.Context, what, name, text string, files map[string]source) (protoreflect.FileDescriptor, error) {
-	r := &resolver{root: name, text: text, files: files}
+	return (&resolver{root: name, text: text, files: files}).compile(ctx, what)
+}
+
+func (r *resolver) compile(ctx context.Context, what string) (protoreflect.FileDescriptor, error) {
+	name := r.root
 	c := protocompile.Compiler{Resolver: protocompile.WithStandardImports(r), MaxParallelism: 1}
 	linked, err := c.Compile(ctx, name)
 	if err != nil {
@@ -86,6 +90,7 @@ func collect(set *descriptorpb.FileDescriptorSet, file protoreflect.FileDescript
 type resolver struct {
 	root, text string
 	files      map[string]source
+	folder     string // of an override: where to look for its imports; "" else
 }
 
 // FindFileByPath is protocompile's call.
@@ -104,6 +109,9 @@ func (r *resolver) FindFileByPath(path string) (protocompile.SearchResult, error
 			return protocompile.SearchResult{Desc: fd}, nil
 		}
 	}
+	if text, found := importedFile(r.folder, path); found {
+		return parsed(path, text)
+	}
 	return protocompile.SearchResult{}, protoregistry.NotFound
 }
 
@@ -119,7 +127,7 @@ func parsed(path, text string) (protocompile.SearchResult, error) {
 		nameFieldsInJSON(fdp.GetMessageType())
 		return protocompile.SearchResult{Proto: fdp}, nil
 	}
-	return protocompile.SearchResult{Source: strings.NewReader(text)}, nil
+	return protocompile.SearchResult{Source: strings.NewReader(readable(text))}, nil
 }
 
 // nameFieldsInJSON gives fields the JSON names that a compiler derives, where a

@@ -42,6 +42,7 @@ type BadSchemaError struct {
 	Subject string // where the schema is registered, empty where not known
 	File    string // the file with the fault, by its import name
 	Line    int    // 0 where not known
+	Type    string // of the schema, where that is another one than was wanted
 	Detail  string
 }
 

@@ -34,15 +34,37 @@ type answer struct {
 
 // version is a pinned version of a subject: it never changes.
 type version struct {
+	context string // of the registry; "" where the subject says it, or the default
 	subject string
 	number  int
+}
+
+// within is the path of a context of the registry.
+func within(registryContext string) string {
+	if registryContext == "" {
+		return ""
+	}
+	return "/contexts/" + url.PathEscape(registryContext)
+}
+
+// contextOf splits a qualified subject, :.context:name, and gives the context.
+func contextOf(subject string) string {
+	if rest, qualified := strings.CutPrefix(subject, ":."); qualified {
+		if name, _, found := strings.Cut(rest, ":"); found && name != "" {
+			return "." + name
+		}
+	}
+	return ""
 }
 
 // subjectVersion is an answer that is kept.
 type subjectVersion struct{ answer answer }
 
 func (c *Client) fetchSchema(ctx context.Context, ref Ref) (answer, error) {
-	path, key := fmt.Sprintf("/schemas/ids/%d", ref.ID), fmt.Sprintf("id-%d", ref.ID)
+	path, key := within(ref.Context)+fmt.Sprintf("/schemas/ids/%d", ref.ID), fmt.Sprintf("id-%d", ref.ID)
+	if ref.Context != "" {
+		key = "context-" + hash(ref.Context) + "-" + key
+	}
 	if ref.ByGUID {
 		guid := frame.FormatGUID(ref.GUID)
 		path, key = "/schemas/guids/"+guid, "guid-"+guid
@@ -65,10 +87,10 @@ func (c *Client) fetchVersion(ctx context.Context, v version) (answer, error) {
 		number = "latest"
 	}
 	what := fmt.Sprintf("subject %s version %s", v.subject, number)
-	path := "/subjects/" + url.PathEscape(v.subject) + "/versions/" + number + "?deleted=true"
+	path := within(v.context) + "/subjects/" + url.PathEscape(v.subject) + "/versions/" + number + "?deleted=true"
 	key := ""
 	if pinned {
-		key = "version-" + hash(v.subject) + "-" + number
+		key = "version-" + hash(v.context+v.subject) + "-" + number
 	}
 	var a answer
 	if err := c.get(ctx, what, path, key, &a); err != nil {
@@ -84,27 +106,32 @@ func (c *Client) fetchVersion(ctx context.Context, v version) (answer, error) {
 
 // references fetches everything below a list of references, each import path
 // once: the first that claims a path has it, as in the registry itself. The
-// result maps import path to file.
-func (c *Client) references(ctx context.Context, refs []reference) (map[string]source, error) {
+// result maps import path to file. A subject that names no context of its own is
+// one of the schema's context.
+func (c *Client) references(ctx context.Context, registryContext string, refs []reference) (map[string]source, error) {
 	files := map[string]source{}
-	var visit func(refs []reference) error
-	visit = func(refs []reference) error {
+	var visit func(within string, refs []reference) error
+	visit = func(within string, refs []reference) error {
 		for _, r := range refs {
 			if _, known := files[r.Name]; known {
 				continue
 			}
-			a, err := c.fetchVersion(ctx, version{r.Subject, r.Version})
+			v := version{within, r.Subject, r.Version}
+			if own := contextOf(r.Subject); own != "" {
+				v.context, within = "", own
+			}
+			a, err := c.fetchVersion(ctx, v)
 			if err != nil {
 				return err
 			}
 			files[r.Name] = source{text: a.Schema, subject: r.Subject}
-			if err := visit(a.References); err != nil {
+			if err := visit(within, a.References); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	if err := visit(refs); err != nil {
+	if err := visit(registryContext, refs); err != nil {
 		return nil, err
 	}
 	return files, nil
@@ -117,7 +144,7 @@ func (c *Client) subjectsOf(ctx context.Context, ref Ref) string {
 		return ""
 	}
 	var subjects []string
-	if err := c.get(ctx, ref.String(), fmt.Sprintf("/schemas/ids/%d/subjects", ref.ID), "", &subjects); err != nil {
+	if err := c.get(ctx, ref.String(), within(ref.Context)+fmt.Sprintf("/schemas/ids/%d/subjects", ref.ID), "", &subjects); err != nil {
 		return "" // the error that is being explained matters more
 	}
 	return strings.Join(subjects, ", ")
@@ -175,6 +202,8 @@ func (c *Client) ask(ctx context.Context, what string, base *url.URL, path strin
 	unavailable := func(detail string, err error) error {
 		return &UnavailableError{What: what, URL: bare.String(), Detail: detail, Err: err}
 	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
 	if err != nil {
 		return nil, unavailable(err.Error(), err)
