@@ -22,7 +22,9 @@ type Proposal struct {
 	// Order is its age among the schemas of the registry, 0 where it is not known.
 	Order int64
 	// Rename says that columns follow the names of newer schemas.
-	Rename    bool
+	Rename bool
+	// DryRun asks for the verdict alone: nothing is changed, published or noted.
+	DryRun    bool
 	Candidate *schema.Schema
 }
 
@@ -56,6 +58,9 @@ const maxWaiting = 1000
 // for long. Idempotent.
 func (t *Table) Propose(ctx context.Context, p Proposal) (Proposed, error) {
 	return ask(ctx, t, func(ctx context.Context) (Proposed, error) {
+		if p.DryRun {
+			return t.dryRun(p)
+		}
 		target, err := t.evolve(ctx, p)
 		if err != nil {
 			return Proposed{}, err
@@ -79,6 +84,20 @@ func (t *Table) Propose(ctx context.Context, p Proposal) (Proposed, error) {
 		}
 		return out, t.publish(ctx, published)
 	})
+}
+
+// dryRun is the verdict alone. The field ids of new columns are those that they
+// would get now.
+func (t *Table) dryRun(p Proposal) (Proposed, error) {
+	target := verdict(t.head, p)
+	out := Proposed{Changes: target.Changes, Refusals: target.Refusals}
+	if target.Refused() {
+		out.Quarantine = schema.Quarantined(t.head.Evolution.Decisions[p.Pipeline], p.Source)
+		return out, nil
+	}
+	var err error
+	out.Schema, err = eventSchema(t.head.SchemaID, target.Schema)
+	return out, err
 }
 
 // refused notes a refusal for those who decide, and says so once.

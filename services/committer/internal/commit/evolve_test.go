@@ -172,3 +172,25 @@ func TestADecisionWhoseAnswerWasLostIsFoundDone(t *testing.T) {
 		require.Len(t, r.head().Evolution.Log, 2)
 	})
 }
+
+func TestADryRunChangesNothing(t *testing.T) {
+	evolving(t, func(t *testing.T, r *rig) {
+		at, words := r.head().SnapshotID, len(r.buffer.lastWords)
+		ask := func(columns ...*schema.Node) Proposed {
+			p, err := r.table.Propose(t.Context(), Proposal{Pipeline: "p", Source: "x", DryRun: true, Candidate: &schema.Schema{Columns: columns}})
+			require.NoError(t, err)
+			return p
+		}
+		p := ask(field("units", 2, schema.String), field("more", 3, schema.Int))
+		require.Len(t, p.Changes, 1)
+		s := &schema.Schema{}
+		require.NoError(t, s.UnmarshalJSON(p.Schema.Columns))
+		require.NotNil(t, s.Column("more"))
+		require.Len(t, ask(field("units", 2, schema.Long)).Refusals, 1)
+		require.Equal(t, at, r.head().SnapshotID)
+		require.Len(t, r.buffer.lastWords, words)
+		waiting, err := r.table.Waiting(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, waiting)
+	})
+}

@@ -23,7 +23,7 @@ func (s *tableService) ProposeSchema(ctx context.Context, req *committerv1.Propo
 	}
 	p, err := e.table.Propose(ctx, commit.Proposal{
 		Pipeline: req.GetPipeline(), Source: req.GetSourceSchema(), Order: req.GetSourceOrder(), Rename: req.GetFollowRenames(),
-		Candidate: &candidate,
+		DryRun: req.GetDryRun(), Candidate: &candidate,
 	})
 	if err != nil {
 		return nil, err

@@ -398,6 +398,8 @@ type ProposeSchemaRequest struct {
 	SourceOrder int64 `protobuf:"varint,5,opt,name=source_order,json=sourceOrder,proto3" json:"source_order,omitempty"`
 	// Whether columns are renamed when a newer source schema renames their fields.
 	FollowRenames bool `protobuf:"varint,6,opt,name=follow_renames,json=followRenames,proto3" json:"follow_renames,omitempty"`
+	// Say the verdict and change nothing.
+	DryRun        bool `protobuf:"varint,7,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -470,6 +472,13 @@ func (x *ProposeSchemaRequest) GetSourceOrder() int64 {
 func (x *ProposeSchemaRequest) GetFollowRenames() bool {
 	if x != nil {
 		return x.FollowRenames
+	}
+	return false
+}
+
+func (x *ProposeSchemaRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
 	}
 	return false
 }
@@ -1579,14 +1588,15 @@ const file_icestream_committer_v1_committer_proto_rawDesc = "" +
 	"table_uuid\x18\x01 \x01(\fR\ttableUuid\x12C\n" +
 	"\tpositions\x18\x02 \x03(\v2%.icestream.types.v1.PartitionPositionR\tpositions\x127\n" +
 	"\x06schema\x18\x03 \x01(\v2\x1f.icestream.types.v1.TableSchemaR\x06schema\x12\x16\n" +
-	"\x06buffer\x18\x04 \x01(\tR\x06buffer\"\xd5\x01\n" +
+	"\x06buffer\x18\x04 \x01(\tR\x06buffer\"\xee\x01\n" +
 	"\x14ProposeSchemaRequest\x12\x1a\n" +
 	"\bpipeline\x18\x01 \x01(\tR\bpipeline\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\tR\x05table\x12#\n" +
 	"\rsource_schema\x18\x03 \x01(\tR\fsourceSchema\x12\x1c\n" +
 	"\tcandidate\x18\x04 \x01(\fR\tcandidate\x12!\n" +
 	"\fsource_order\x18\x05 \x01(\x03R\vsourceOrder\x12%\n" +
-	"\x0efollow_renames\x18\x06 \x01(\bR\rfollowRenames\"\xcd\x01\n" +
+	"\x0efollow_renames\x18\x06 \x01(\bR\rfollowRenames\x12\x17\n" +
+	"\adry_run\x18\a \x01(\bR\x06dryRun\"\xcd\x01\n" +
 	"\x15ProposeSchemaResponse\x127\n" +
 	"\x06schema\x18\x01 \x01(\v2\x1f.icestream.types.v1.TableSchemaR\x06schema\x12A\n" +
 	"\brefusals\x18\x02 \x03(\v2%.icestream.committer.v1.SchemaRefusalR\brefusals\x12\x18\n" +
