@@ -1,0 +1,301 @@
+package jsonrec
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/stretchr/testify/require"
+
+	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
+)
+
+// columns are the candidate's columns as "name type", nested ones in braces.
+func columns(nodes []*schema.Node) string {
+	var out []string
+	for _, n := range nodes {
+		s := n.Name + " " + n.Type.String()
+		if len(n.Kids) > 0 {
+			s += "{" + columns(n.Kids) + "}"
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, ", ")
+}
+
+func of(t testing.TB, text string, refs map[string]string) string {
+	t.Helper()
+	s, err := FromSchema(text, refs)
+	require.NoError(t, err, text)
+	c, err := s.Candidate()
+	require.NoError(t, err, text)
+	c.AssignIDs()
+	require.NoError(t, c.Validate(), text)
+	return columns(c.Columns)
+}
+
+func property(text string) string { return `{"type":"object","properties":{"x":` + text + `}}` }
+
+func TestJSONSchemaBecomesColumns(t *testing.T) { // docs/other-formats.md, JSON Schema, each row of the table
+	for text, want := range map[string]string{
+		`{"type":"string"}`:                                              "string",
+		`{"type":"boolean"}`:                                             "boolean",
+		`{"type":"integer"}`:                                             "long",
+		`{"type":"integer","connect.type":"int16"}`:                      "int",
+		`{"type":"integer","maximum":18446744073709551615}`:              "decimal(38,0)",
+		`{"type":"integer","maximum":9223372036854775807}`:               "long",
+		`{"type":"number"}`:                                              "double",
+		`{"type":"number","connect.type":"float32"}`:                     "float",
+		`{"type":"string","format":"date-time"}`:                         "timestamptz",
+		`{"type":"string","format":"date"}`:                              "date",
+		`{"type":"string","format":"uuid"}`:                              "string",
+		`{"type":"string","format":"time"}`:                              "string",
+		`{"type":"string","contentEncoding":"base64"}`:                   "binary",
+		`{"type":"string","connect.type":"bytes"}`:                       "binary",
+		`{"type":["null","integer"]}`:                                    "long",
+		`{"type":["integer","number"]}`:                                  "double",
+		`{"type":["integer","string"]}`:                                  "string", // JSON
+		`{}`:                                                             "string",
+		`true`:                                                           "string",
+		`{"enum":["A","B",null]}`:                                        "string",
+		`{"enum":[1,2]}`:                                                 "long",
+		`{"const":true}`:                                                 "boolean",
+		`{"enum":[1,2.5]}`:                                               "double",
+		`{"enum":[1,"a"]}`:                                               "string",
+		`{"type":"array","items":{"type":"integer"}}`:                    "list{element long}",
+		`{"type":"array","items":{"type":"null"}}`:                       "list{element boolean}",
+		`{"type":"array"}`:                                               "string",
+		`{"type":"array","items":[{"type":"integer"}]}`:                  "string",
+		`{"type":"object"}`:                                              "string",
+		`{"type":"object","additionalProperties":false}`:                 "struct{present boolean}",
+		`{"type":"object","additionalProperties":{"type":"integer"}}`:    "map{key string, value long}",
+		`{"type":"object","patternProperties":{"^a":{"type":"string"}}}`: "map{key string, value string}",
+		`{"properties":{"a":{"type":"string"}}}`:                         "struct{a string}",
+		`{"oneOf":[{"type":"null"},{"type":"object","properties":{"a":{"type":"string"}}}]}`:                                                   "struct{a string}",
+		`{"anyOf":[{"type":"integer"},{"type":"number"}]}`:                                                                                     "double",
+		`{"oneOf":[{"type":"integer"},{"type":"object","properties":{"a":{"type":"string"}}}]}`:                                                "string",
+		`{"oneOf":[{"const":"a"},{"const":"b"}]}`:                                                                                              "string",
+		`{"allOf":[{"properties":{"a":{"type":"string"}}},{"properties":{"b":{"type":"integer"}}}]}`:                                           "struct{a string, b long}",
+		`{"allOf":[{"type":"string"}],"description":"d"}`:                                                                                      "string",
+		`{"type":"integer","title":"org.apache.kafka.connect.data.Date","connect.type":"int32"}`:                                               "date",
+		`{"type":"integer","title":"org.apache.kafka.connect.data.Time","connect.type":"int32"}`:                                               "long",
+		`{"type":"integer","title":"org.apache.kafka.connect.data.Timestamp","connect.type":"int64"}`:                                          "timestamptz",
+		`{"type":"number","title":"org.apache.kafka.connect.data.Decimal","connect.parameters":{"scale":"2","connect.decimal.precision":"9"}}`: "decimal(9,2)",
+		`{"type":"string","title":"org.apache.kafka.connect.data.Decimal","connect.parameters":{"scale":"2"}}`:                                 "decimal(38,2)",
+		`{"$ref":"#"}`: "string", // inside itself
+		`{"type":"object","properties":{"b":{"type":"string","connect.index":1},"a":{"type":"integer","connect.index":0}}}`: "struct{a long, b string}",
+	} {
+		require.Equal(t, "x "+want, of(t, property(text), nil), text)
+	}
+	require.Equal(t, "value string", of(t, `{"type":"string"}`, nil))
+	require.Equal(t, "value list{element long}", of(t, `{"type":"array","items":{"type":"integer"}}`, nil))
+	require.Equal(t, "value string", of(t, `true`, nil))
+	require.Equal(t, "a long, A_2 string, _lsn_3 string, _ string", of(t, `{"properties":{"a":{"type":"integer"},"A":{"type":"string"},"_lsn":{},"":{}}}`, nil))
+}
+
+func TestJSONSchemaReferencesAreFollowed(t *testing.T) { // F9
+	require.Equal(t, "a long, b struct{c string, up string}", of(t, `{"type":"object","properties":{
+		"a":{"$ref":"#/definitions/n"},"b":{"$ref":"other.json#/$defs/o"}},"definitions":{"n":{"type":"integer"}}}`,
+		map[string]string{"other.json": `{"$id":"http://x/other.json","$defs":{"o":{"type":"object","properties":{"c":{"type":"string"},"up":{"$ref":"#/$defs/o"}}}}}`}))
+	require.Equal(t, "a struct{n long}", of(t, `{"properties":{"a":{"$ref":"http://x/other.json"}}}`,
+		map[string]string{"other": `{"$id":"http://x/other.json","properties":{"n":{"$ref":"#num"}},"$defs":{"x":{"$anchor":"num","type":"integer"}}}`}))
+	for _, ref := range []string{"gone.json", "#/definitions/gone", "#gone"} {
+		_, err := FromSchema(property(`{"$ref":"`+ref+`"}`), nil)
+		require.ErrorContains(t, err, "property x: $ref \""+ref)
+	}
+}
+
+func TestSchemasThatAreNoneAreRefused(t *testing.T) {
+	for _, bad := range []string{``, `{`, `7`, `"x"`, `{} {}`, property(`{"type":"int"}`), strings.Repeat(`{"a":`, 600), `{"type":"null"}`} {
+		s, err := FromSchema(bad, nil)
+		if err == nil {
+			_, err = s.Candidate()
+		}
+		require.Error(t, err, bad)
+	}
+	deep := `{"type":"integer"}`
+	for i := range 18 {
+		deep = fmt.Sprintf(`{"properties":{"a":%s,"b":{"$ref":"#/definitions/d%d"}}}`, deep, i)
+	}
+	defs := `"d0":{"type":"integer"}`
+	for i := 1; i < 18; i++ {
+		defs += fmt.Sprintf(`,"d%d":{"properties":{"a":{"$ref":"#/definitions/d%d"},"b":{"$ref":"#/definitions/d%d"}}}`, i, i-1, i-1)
+	}
+	_, err := FromSchema(`{"properties":{"x":`+deep+`},"definitions":{`+defs+`}}`, nil)
+	require.ErrorContains(t, err, "more than 20000 columns")
+}
+
+func TestDeclaredColumns(t *testing.T) {
+	s, err := FromColumns(` id long, "odd name": string, at timestamptz , p decimal(10, 2), lines list<struct<sku: string, n int>>, tags map<string, list<date>>, extra JSON, b binary`)
+	require.NoError(t, err)
+	c, err := s.Candidate()
+	require.NoError(t, err)
+	require.Equal(t, "id long, odd name string, at timestamptz, p decimal(10,2), lines list{element struct{sku string, n int}}, tags map{key string, value list{element date}}, extra string, b binary", columns(c.Columns))
+	for bad, why := range map[string]string{
+		"": "a name is missing", "id": "is not a type", "id long,": "a name is missing", "id long x": `there is "x" behind them`, "id bigint": `"bigint" is not a type`,
+		"a long, a int": "declared twice", "l list<int": "is missing", "m map<int, int>": "keys of an object are text", "d decimal(50,2)": "write decimal", "s struct<>": "a name is missing",
+		`"a long`: "closing quote", "l list": "write list<type>", "s struct": "write struct", strings.Repeat("a list<struct<", 200): "nest deeper",
+	} {
+		_, err := FromColumns(bad)
+		require.ErrorContains(t, err, why, bad)
+	}
+}
+
+// reject decodes a record and gives the reason and field of the refusal.
+func reject(t testing.TB, columns, payload string) string {
+	t.Helper()
+	s, err := FromColumns(columns)
+	require.NoError(t, err)
+	err = newTool(t, s).batch.Append([]byte(payload))
+	if err == nil {
+		return ""
+	}
+	e, ok := errors.AsType[*cell.Error](err)
+	require.True(t, ok, "%v", err)
+	return strings.TrimSpace(e.Reason + " " + e.Field)
+}
+
+func TestRecordsThatDoNotFitAreRefusedWithTheReason(t *testing.T) { // F8, P1
+	for _, c := range []struct{ columns, payload, want string }{
+		{"x long", ``, "truncated"},
+		{"x long", `  `, "truncated"},
+		{"x long", `{"x":1`, "truncated"},
+		{"x long", `{"x":1}}`, "trailing_data"},
+		{"x long", `{"x":1} {}`, "trailing_data"},
+		{"x long", `[1]`, "wrong_type"},
+		{"x long", `null`, "wrong_type"},
+		{"x long", `{"x":01}`, "invalid_json x"},
+		{"x long", `{'x':1}`, "invalid_json"},
+		{"x long", `{"x":1,}`, "invalid_json"},
+		{"x long", `{"x":NaN}`, "invalid_json x"},
+		{"x long", `{"x":1 "y":2}`, "invalid_json"},
+		{"x long", `{"y":[1,2}`, "invalid_json"},
+		{"x long", "{\"y\":\"a\nb\"}", "invalid_json"},
+		{"x long", `{"x":"1"}`, "wrong_type x"},
+		{"x long", `{"x":1.5}`, "out_of_range x"},
+		{"x long", `{"x":9223372036854775808}`, "out_of_range x"},
+		{"x long", `{"x":-9223372036854775809}`, "out_of_range x"},
+		{"x long", `{"x":1e1000000000}`, "out_of_range x"},
+		{"x int", `{"x":2147483648}`, "out_of_range x"},
+		{"x double", `{"x":1e999}`, "out_of_range x"},
+		{"x long", `{"x":1,"x":2}`, "duplicate_key x"},
+		{"x long", `{"x":1,"\u0078":2}`, "duplicate_key x"},
+		{"x map<string, int>", `{"x":{"a":1,"a":2}}`, "duplicate_key x"},
+		{"x string", `{"x":"` + "\xff" + `"}`, "invalid_utf8 x"},
+		{"x string", `{"x":"\ud800"}`, "invalid_utf8 x"},
+		{"x string", `{"x":"\u12"}`, "invalid_json x"},
+		{"x long", `{"y":"` + "\xff" + `"}`, "invalid_utf8"},
+		{"s struct<x date>", `{"s":{"x":"2024-02-30"}}`, "invalid_date s.x"},
+		{"x timestamptz", `{"x":"2024-01-01T00:00:00"}`, "invalid_timestamp x"},
+		{"x binary", `{"x":"???"}`, "invalid_base64 x"},
+		{"x decimal(4,2)", `{"x":1.234}`, "invalid_decimal x"},
+		{"x decimal(4,2)", `{"x":123}`, "invalid_decimal x"},
+		{"x json", `{"x":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + `}`, "too_deep x"},
+		{"x json", `{"x":[1,]}`, "invalid_json x"},
+		// And what is fine.
+		{"x long", ` {"x" : 1.0e2 , "y": {"z":[true,false,null,"",-0.5E+3]}} `, ""},
+		{"x json", `{"x":{"a":1,"a":2}}`, ""},
+		{"x list<long>", `{"x":[null,1]}`, ""},
+	} {
+		require.Equal(t, c.want, reject(t, c.columns, c.payload), "%s: %s", c.columns, c.payload)
+	}
+	var many strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&many, `"k%d":1,`, i)
+	}
+	require.Equal(t, "duplicate_key x", reject(t, "x map<string, int>", `{"x":{`+many.String()+`"k3":1}}`))
+	require.Empty(t, reject(t, "x map<string, int>", `{"x":{`+many.String()+`"k100":1}}`))
+}
+
+func TestDocumentKeepsTheTextAsItIs(t *testing.T) {
+	x := newTool(t, Document())
+	texts := []string{`{"a": 1, "a": 2}`, `null`, `[1, 2 ]`, `"s"`, `12345678901234567890123.5`}
+	for _, s := range texts {
+		require.NoError(t, x.batch.Append([]byte(" "+s+"\n")))
+	}
+	for _, bad := range []string{"{", "", "x", "1 2"} {
+		require.Error(t, x.batch.Append([]byte(bad)))
+	}
+	a := x.batch.Finish()[0].(*array.String)
+	for i, s := range texts {
+		require.Equal(t, s, a.Value(i))
+	}
+}
+
+func TestMembersWithoutAColumnAreCounted(t *testing.T) {
+	s, err := FromColumns("x long")
+	require.NoError(t, err)
+	x := newTool(t, s)
+	require.NoError(t, x.batch.Append([]byte(`{"a":{"b":1},"x":1,"c":[1]}`)))
+	require.EqualValues(t, 2, x.batch.Unknown())
+}
+
+func TestConnectValuesAreDecoded(t *testing.T) {
+	s, err := FromSchema(`{"properties":{
+		"d":{"type":"integer","title":"org.apache.kafka.connect.data.Date","connect.type":"int32"},
+		"m":{"type":"integer","title":"org.apache.kafka.connect.data.Time","connect.type":"int32"},
+		"t":{"type":"integer","title":"org.apache.kafka.connect.data.Timestamp","connect.type":"int64"},
+		"n":{"type":"string","title":"org.apache.kafka.connect.data.Decimal","connect.parameters":{"scale":"2"}},
+		"i":{"type":"integer","maximum":1e30}}}`, nil)
+	require.NoError(t, err)
+	x := newTool(t, s)
+	require.NoError(t, x.batch.Append([]byte(`{"d":19782,"m":3600000,"t":1709210096123,"n":"/zg=","i":123456789012345678901234}`)))
+	var out []string
+	for _, a := range x.batch.Finish() {
+		out = append(out, a.ValueStr(0))
+	}
+	require.Equal(t, []string{"2024-02-29", "3600000000", "2024-02-29T12:34:56.123Z", "-2", "123456789012345678901234"}, out)
+	require.Error(t, x.batch.Append([]byte(`{"m":86400000}`)))
+	require.Error(t, x.batch.Append([]byte(`{"i":1e40}`)))
+}
+
+func TestColumnsOfAWiderTableAreFilled(t *testing.T) { // S6
+	s, err := FromColumns("i int, f float, n long, s string")
+	require.NoError(t, err)
+	c, err := s.Candidate()
+	require.NoError(t, err)
+	target := schema.Reconcile(&schema.Schema{Columns: []*schema.Node{
+		{Name: "I", FieldID: 1, Type: schema.Of(schema.Long)}, {Name: "f", FieldID: 2, Type: schema.Of(schema.Double)},
+		{Name: "n", FieldID: 3, Type: schema.DecimalOf(20, 0)}, {Name: "s", FieldID: 4, Type: schema.Of(schema.Binary)},
+		{Name: "other", FieldID: 5, Type: schema.Of(schema.List), Kids: []*schema.Node{{Name: "element", FieldID: 6, Type: schema.Of(schema.Int)}}},
+	}}, c, nil)
+	require.False(t, target.Changed)
+	p, err := Compile(s, target.Schema)
+	require.NoError(t, err)
+	b := p.NewBatch()
+	require.NoError(t, b.Append([]byte(`{"i":-3,"f":1.5,"n":-7,"s":"x"}`)))
+	a := b.Finish()
+	require.Equal(t, "-3 1.5 -7 eA== []", fmt.Sprint(a[0].ValueStr(0), " ", a[1].ValueStr(0), " ", a[2].ValueStr(0), " ", a[3].ValueStr(0), " ", a[4].ValueStr(0)))
+	_, err = Compile(s, &schema.Schema{Columns: []*schema.Node{{Name: "i", Source: "i", Type: schema.Of(schema.Date)}}})
+	require.ErrorContains(t, err, "cannot be written to column i of type date")
+}
+
+const order = `{"id":%d,"customer":"customer number %d","created":"2024-02-29T12:34:56.789Z","amount":1234.56,"paid":true,"note":null,"units":7,"ratio":0.25,"lines":[{"sku":"abc-%d","count":2},{"sku":"def","count":1}],"unknown":{"a":[1,2]}}`
+
+const orderColumns = "id long, customer string, created timestamptz, amount decimal(12,2), paid boolean, note string, units int, ratio double, lines list<struct<sku string, count int>>"
+
+func orders() (out [][]byte, bytes int64) {
+	for i := range 1000 {
+		b := fmt.Appendf(nil, order, i, i, i)
+		out, bytes = append(out, b), bytes+int64(len(b))
+	}
+	return out, bytes
+}
+
+func TestRecordsAreDecodedWithoutAllocation(t *testing.T) { // issue 4 point 5: at most 0.1 per record
+	s, err := FromColumns(orderColumns)
+	require.NoError(t, err)
+	x := newTool(t, s)
+	records, _ := orders()
+	round := func() {
+		x.batch.Reset()
+		for _, r := range records {
+			require.NoError(t, x.batch.Append(r))
+		}
+	}
+	round()
+	require.Less(t, testing.AllocsPerRun(5, round)/float64(len(records)), 0.1)
+}
