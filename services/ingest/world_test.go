@@ -60,6 +60,8 @@ type world struct {
 	openErr     error
 	table       *schema.Schema
 	numbers     schema.NumberMap
+	decisions   []schema.Decision
+	proposed    int // schemas, in all
 	known       map[string]*schema.Schema // published schemas by fingerprint
 	committed   ident.Positions
 	next        ident.Vector
@@ -246,12 +248,31 @@ func (w *world) ProposeSchema(_ context.Context, r *committerv1.ProposeSchemaReq
 	if err := json.Unmarshal(r.GetCandidate(), candidate); err != nil {
 		return nil, err
 	}
-	target := schema.Reconcile(w.table, candidate, w.numbers)
+	w.proposed++
+	target := schema.Evolve(w.table, candidate, w.numbers, schema.Options{Decisions: w.decisions, Rename: r.GetFollowRenames()})
 	if target.Refused() {
-		return nil, fmt.Errorf("refused: %v", target.Refusals)
+		resp := &committerv1.ProposeSchemaResponse{Quarantine: schema.Quarantined(w.decisions, r.GetSourceSchema())}
+		for _, f := range target.Refusals {
+			resp.Refusals = append(resp.Refusals, &committerv1.SchemaRefusal{
+				Path: f.Path, Field: f.Field, TableType: f.TableType, SourceType: f.CandidateType, Why: f.Why,
+			})
+		}
+		return resp, nil
+	}
+	if r.GetDryRun() {
+		columns, err := json.Marshal(target.Schema)
+		return &committerv1.ProposeSchemaResponse{Schema: &typesv1.TableSchema{Fingerprint: target.Schema.Fingerprint(), Columns: columns}}, err
 	}
 	w.table, w.numbers = target.Schema, target.Numbers
-	return &committerv1.ProposeSchemaResponse{Schema: w.publish(target.Schema)}, nil
+	resp := &committerv1.ProposeSchemaResponse{Schema: w.publish(target.Schema)}
+	if len(target.Schema.Ignored) > 0 { // the answer says what to leave out, the published schema does not
+		var err error
+		if resp.Schema.Columns, err = json.Marshal(target.Schema); err != nil {
+			return nil, err
+		}
+		w.table.Ignored = nil
+	}
+	return resp, nil
 }
 
 func (w *world) broadcast(m *bufferv1.AppendResponse) {

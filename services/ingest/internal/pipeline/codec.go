@@ -16,7 +16,8 @@ import (
 	"github.com/icestream/icestream/services/ingest/internal/decode/proto"
 )
 
-// Source is a source schema: the columns it wants and how its payloads become rows of a target.
+// Source is a source schema: the columns it wants and how its payloads become rows of a target. One whose age among
+// others is known has also Order() int64.
 type Source interface {
 	// Name is for people: the registry's id and the message.
 	Name() string

@@ -107,7 +107,7 @@ func (c *Protobuf) source(ctx context.Context, ref registry.Ref, f *frame.Frame)
 	if err != nil {
 		return nil, &RecordError{Reason: ReasonSchemaInvalid, Text: fmt.Sprintf("mapping message %s of %s: %v", md.FullName(), ref, err)}
 	}
-	return &protoSource{md: md, name: fmt.Sprintf("%s, message %s", ref, md.FullName()), candidate: candidate, options: c.Options}, nil
+	return &protoSource{id: ref.ID, md: md, name: fmt.Sprintf("%s, message %s", ref, md.FullName()), candidate: candidate, options: c.Options}, nil
 }
 
 // message finds the message type: by the record's own path; by the configured name where there is one and the record
@@ -158,13 +158,18 @@ func registryFault(err error) error {
 }
 
 type protoSource struct {
+	id        int32
 	md        protoreflect.MessageDescriptor
 	name      string
 	candidate *schema.Schema
 	options   proto.Options
 }
 
-func (s *protoSource) Name() string              { return s.name }
+func (s *protoSource) Name() string { return s.name }
+
+// Order is the id in the registry, which grows with every new schema; 0 for one known by its GUID alone.
+func (s *protoSource) Order() int64 { return int64(s.id) }
+
 func (s *protoSource) Candidate() *schema.Schema { return s.candidate }
 
 func (s *protoSource) Compile(target *schema.Schema) (func() batch.Rows, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,6 +53,11 @@ type plan struct {
 	target *batch.Target
 	source Source
 	make   func() batch.Rows
+
+	// refused is set instead where an operator sends the records of a refused schema to quarantine; until says when to
+	// ask again, since the operator may decide otherwise.
+	refused *RecordError
+	until   time.Time
 
 	mu   sync.Mutex
 	free []batch.Rows
@@ -281,8 +287,8 @@ func (t *table) planFor(ctx context.Context, f *frame.Frame) (*plan, error) {
 		t.proposing[key] = lock
 	}
 	t.mu.Unlock()
-	if pl != nil {
-		return pl, nil
+	if pl.fresh() {
+		return pl.result()
 	}
 	if err := lock.enter(ctx); err != nil { // one partition asks, the others wait for its answer
 		return nil, err
@@ -291,8 +297,8 @@ func (t *table) planFor(ctx context.Context, f *frame.Frame) (*plan, error) {
 	t.mu.Lock()
 	pl = t.plans[key]
 	t.mu.Unlock()
-	if pl != nil {
-		return pl, nil
+	if pl.fresh() {
+		return pl.result()
 	}
 	src, err := t.p.c.Codec.Source(ctx, f)
 	if err != nil {
@@ -308,6 +314,21 @@ func (t *table) planFor(ctx context.Context, f *frame.Frame) (*plan, error) {
 	t.mu.Lock()
 	t.plans[key] = pl
 	t.mu.Unlock()
+	return pl.result()
+}
+
+// refusedFor is how long the records of a refused schema go to quarantine before the committer is asked again.
+const refusedFor = 30 * time.Second
+
+// fresh reports whether there is a plan and nothing needs to be asked.
+func (pl *plan) fresh() bool {
+	return pl != nil && (pl.refused == nil || time.Now().Before(pl.until))
+}
+
+func (pl *plan) result() (*plan, error) {
+	if pl.refused != nil {
+		return nil, pl.refused
+	}
 	return pl, nil
 }
 
@@ -333,6 +354,9 @@ func (t *table) misnamed(err error) error {
 // agree proposes a source schema and compiles its plan for the target that the committer answers.
 func (t *table) agree(ctx context.Context, src Source) (*plan, error) {
 	target, err := t.propose(ctx, src)
+	if rf, ok := errors.AsType[*RecordError](err); ok {
+		return &plan{source: src, refused: rf, until: time.Now().Add(refusedFor)}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -340,7 +364,7 @@ func (t *table) agree(ctx context.Context, src Source) (*plan, error) {
 	if err := json.Unmarshal(target.Columns, s); err != nil {
 		return nil, fmt.Errorf("reading the target schema of table %s: %w", t.name, err)
 	}
-	make, err := src.Compile(s)
+	make, err := Compile(src, s)
 	if err != nil {
 		return nil, &stopError{fmt.Errorf("compiling the decoder of %s for table %s: %w", src.Name(), t.name, err)}
 	}
@@ -354,7 +378,8 @@ func newTarget(s *schema.Schema, fingerprint string) *batch.Target {
 	return &batch.Target{Schema: arrowx.RowSchema(s), Fingerprint: fingerprint, Mapped: len(s.Mapped())}
 }
 
-// propose asks the committer for the target of a source schema.
+// propose asks the committer for the target of a source schema. The error is a *RecordError where an operator sends its
+// records to quarantine.
 func (t *table) propose(ctx context.Context, src Source) (*event.Schema, error) {
 	candidate, err := json.Marshal(src.Candidate())
 	if err != nil {
@@ -368,6 +393,7 @@ func (t *table) propose(ctx context.Context, src Source) (*event.Schema, error) 
 	}
 	resp, err := committerv1.NewTableServiceClient(conn).ProposeSchema(ctx, &committerv1.ProposeSchemaRequest{
 		Pipeline: t.p.c.Pipeline.Name, Table: t.name, SourceSchema: src.Name(), Candidate: candidate,
+		SourceOrder: orderOf(src), FollowRenames: t.p.c.Pipeline.OnRename == "rename",
 	})
 	if err != nil {
 		err = fmt.Errorf("proposing %s for table %s: %w", src.Name(), t.name, wire.FromStatus(err))
@@ -377,9 +403,7 @@ func (t *table) propose(ctx context.Context, src Source) (*event.Schema, error) 
 		return nil, stopIfFinal(err)
 	}
 	if r := resp.GetRefusals(); len(r) > 0 {
-		return nil, &stopError{fault.New(fault.SchemaRefused,
-			"table %s refuses %s: column %s is %s in the table and %s in the source: %s (%d refusals); the records wait until the table or the schema is changed",
-			t.name, src.Name(), r[0].GetPath(), r[0].GetTableType(), r[0].GetSourceType(), r[0].GetWhy(), len(r))}
+		return nil, t.refusal(src, r, resp.GetQuarantine())
 	}
 	for _, change := range resp.GetChanges() {
 		t.p.c.Log.Info("table schema changed", "table", t.name, "source", src.Name(), "change", change)
@@ -389,6 +413,36 @@ func (t *table) propose(ctx context.Context, src Source) (*event.Schema, error) 
 		return nil, fmt.Errorf("reading the target schema of table %s: %w", t.name, err)
 	}
 	return &s, nil
+}
+
+// ReasonSchemaRefused is the quarantine reason of records whose schema the table refuses, where an operator decided so.
+const ReasonSchemaRefused = "schema_refused"
+
+// refusal says why records of a source wait, and what ends it; or, where that was decided, why they are in quarantine.
+func (t *table) refusal(src Source, list []*committerv1.SchemaRefusal, quarantine bool) error {
+	const few = 3
+	var parts []string
+	for _, r := range list[:min(few, len(list))] {
+		parts = append(parts, fmt.Sprintf("column %s is %s in the table and %s in the source: %s",
+			r.GetPath(), r.GetTableType(), r.GetSourceType(), r.GetWhy()))
+	}
+	if more := len(list) - few; more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", more))
+	}
+	text := fmt.Sprintf("table %s refuses %s: %s", t.name, src.Name(), strings.Join(parts, "; "))
+	if quarantine {
+		return &RecordError{Reason: ReasonSchemaRefused, Text: text}
+	}
+	return &stopError{fault.New(fault.SchemaRefused,
+		"%s; the records wait until `icestream schema accept`, `ignore` or `quarantine %s` says what to do, or the table or the schema is changed", text, t.name)}
+}
+
+// orderOf is the age of a source schema among others, 0 where it is not known.
+func orderOf(src Source) int64 {
+	if o, ok := src.(interface{ Order() int64 }); ok {
+		return o.Order()
+	}
+	return 0
 }
 
 // nullPlan makes tombstone rows where no record with a schema was seen yet.
