@@ -57,7 +57,9 @@ func places() []place {
 	return []place{
 		{"f", "1", func(n *Node) *Schema { return of(field(n, "f", 1), col("z", 2, Int)) }},
 		{"s.f", "9.1", func(n *Node) *Schema { return of(col("s", 9, Struct, field(n, "f", 1))) }},
-		{"s.s.f", "9.9.1", func(n *Node) *Schema { return of(col("s", 9, Struct, col("s", 9, Struct, col("z", 2, Int), field(n, "f", 1)))) }},
+		{"s.s.f", "9.9.1", func(n *Node) *Schema {
+			return of(col("s", 9, Struct, col("s", 9, Struct, col("z", 2, Int), field(n, "f", 1))))
+		}},
 		{"f.element", "1", func(n *Node) *Schema { return of(list("f", 1, in(n))) }},
 		{"f.value", "1", func(n *Node) *Schema { return of(mapOf("f", 1, Int, in(n))) }},
 		{"l.element.f", "8.element.1", func(n *Node) *Schema { return of(list("l", 8, col("", 0, Struct, field(n, "f", 1)))) }},
@@ -468,4 +470,34 @@ func TestRandomHistoriesWithDecisions(t *testing.T) {
 	}
 	require.Greater(t, decided, 300)
 	require.Greater(t, beside, 50)
+}
+
+// What a decoder gets has a place for every field of the record, and is the target where those are taken away.
+func TestTargetsWithIgnoredFieldsHaveAPlaceForThem(t *testing.T) {
+	for _, p := range places() {
+		was, now := &Node{Type: Of(String)}, &Node{Type: Of(Int)}
+		table := create(t, p.whole(was))
+		target := Evolve(table.Schema, p.whole(now), table.Numbers, Options{Decisions: []Decision{{Action: Ignore, Field: p.field}}})
+		before := target.Schema.Clone()
+		wide := target.Schema.WithIgnored(p.whole(now))
+		require.Equal(t, before, target.Schema, "not touched")
+		require.Empty(t, wide.Ignored)
+		var extra []*Node
+		wide.Walk(func(_ string, n *Node) {
+			if n.FieldID == 0 && n.Number == 0 || n.FieldID != 0 {
+				return
+			}
+			extra = append(extra, n)
+		})
+		require.Len(t, extra, 1, p.path)
+		require.Positive(t, extra[0].Number)
+		target.Schema.Walk(func(path string, n *Node) {
+			got := at(wide, path)
+			require.NotNil(t, got)
+			require.Equal(t, n.FieldID, got.FieldID)
+			for i, k := range n.Kids {
+				require.Equal(t, k.Name, got.Kids[i].Name, "the others keep their places")
+			}
+		})
+	}
 }
