@@ -161,6 +161,9 @@ func checkTLS(r *report, section string, t TLS) {
 	}
 }
 
+// overrideKey is a schema id or a GUID.
+var overrideKey = regexp.MustCompile(`^([1-9][0-9]{0,9}|[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12})$`)
+
 func (c *Config) checkRegistry(r *report) {
 	for _, u := range c.Registry.URLs {
 		checkURL(r, "registry.url", u, "basic.auth.user.info", "http", "https")
@@ -172,6 +175,14 @@ func (c *Config) checkRegistry(r *report) {
 		r.add("registry.bearer.auth.token", "and basic.auth.user.info exclude each other", "keep one")
 	}
 	checkTLS(r, "registry", c.Registry.TLS)
+	for _, key := range c.Registry.Overrides.PropertyNames() {
+		if !overrideKey.MatchString(key) {
+			r.addf("registry.overrides", "use a schema id or GUID as the key", "%q is neither", key)
+		}
+		if _, err := os.Stat(c.Registry.Overrides.Get(key)); err != nil {
+			r.add("registry.overrides."+key, "cannot be read: "+err.Error(), "name a file with the schema")
+		}
+	}
 	if c.Registry.Timeout <= 0 {
 		r.add("registry.timeout", "must be positive", "use 10s")
 	}
@@ -256,8 +267,14 @@ func (c *Config) checkPipeline(r *report, i int, names map[string]int) {
 	if p.Schema.Framing == "none" && (p.Schema.ID == 0) == (p.Schema.Subject == "") && p.Format != "raw" && p.Format != "json" {
 		r.add(path+".schema", "must name the schema of values without a frame", "set either id or subject")
 	}
-	if p.Schema.Framing == "confluent" && (p.Schema.ID != 0 || p.Schema.Subject != "") {
+	if p.Schema.Framing != "none" && (p.Schema.ID != 0 || p.Schema.Subject != "") {
 		r.add(path+".schema", "names a schema though every value carries its own", "set framing: none, or remove it")
+	}
+	if p.Schema.Framing == "confluent-unsigned" && p.Format != "protobuf" {
+		r.add(path+".schema.framing", "is only for format protobuf, whose frame has a message path", "use confluent")
+	}
+	if x := p.Schema.Context; x != "" && (!strings.HasPrefix(x, ".") || len(x) < 2 || strings.ContainsAny(x, ":/")) {
+		r.addf(path+".schema.context", "write the context with its dot, such as .staging", "%q is not a context", x)
 	}
 	if p.Schema.ID < 0 || p.Schema.Version < 0 {
 		r.add(path+".schema", "has a negative id or version", "use the registry's numbers")

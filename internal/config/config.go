@@ -117,6 +117,7 @@ type Registry struct {
 	BearerToken Secret
 	TLS         TLS
 	Timeout     time.Duration // of one request
+	Overrides   Properties    // schema id or GUID → file with its schema
 }
 
 // Catalog is the connection to the Iceberg catalog.
@@ -141,6 +142,8 @@ type Options struct {
 	OnDataLoss string // stop, continue
 	OnRename   string // keep, rename
 	Enum       string // string, int
+	Oneof      string // members, case
+	TimeOfDay  string // long, time
 	Metadata   []string
 	Partition  Partition
 	Sort       Sort
@@ -176,7 +179,8 @@ type Pipeline struct {
 
 // SchemaRef fixes the schema of records without a frame.
 type SchemaRef struct {
-	Framing string // confluent, none
+	Framing string // confluent, confluent-unsigned, none
+	Context string // of the registry in which ids count; "" for the default one
 	Subject string // with Version; or
 	Version int    // 0: the latest
 	ID      int
@@ -206,7 +210,7 @@ func Default() *Config {
 		Defaults: Options{
 			Format: "protobuf", Key: "none", Start: Start{Mode: "earliest"}, Tombstones: "skip", OnInvalid: "quarantine",
 			Flood:      Flood{Share: 50, Window: 1000},
-			OnDataLoss: "stop", OnRename: "keep", Enum: "string", Metadata: []string{"lsn", "kafka"},
+			OnDataLoss: "stop", OnRename: "keep", Enum: "string", Oneof: "members", TimeOfDay: "long", Metadata: []string{"lsn", "kafka"},
 			Commit: Commit{Interval: time.Minute, FileSize: 128 << 20},
 		},
 	}

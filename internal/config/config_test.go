@@ -334,3 +334,28 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("a: &a [*a]\n"))
 	f.Fuzz(func(_ *testing.T, data []byte) { _, _, _ = Parse("f.yaml", data, nil, nil) })
 }
+
+func TestSchemaSettings(t *testing.T) {
+	const text = `
+kafka: {bootstrap.servers: "b:1"}
+registry: {url: [http://a:1, http://b:2/contexts/.x], overrides: {17: config.go, 00010203-0405-0607-0809-0a0b0c0d0e0f: config.go}}
+catalog: {type: rest, uri: "http://c:1"}
+pipelines:
+  - {name: a, topics: [a], table: n.a, oneof: case, time_of_day: time, schema: {framing: confluent-unsigned, context: .staging}}
+  - {name: b, topics: [b], table: n.b}
+`
+	c := parse(t, text)
+	require.Equal(t, "config.go", c.Registry.Overrides.Get("17"))
+	require.Equal(t, []string{"case", "time"}, []string{c.Pipelines[0].Oneof, c.Pipelines[0].TimeOfDay})
+	require.Equal(t, []string{"members", "long"}, []string{c.Pipelines[1].Oneof, c.Pipelines[1].TimeOfDay})
+	for _, change := range [][2]string{{"oneof: case", "oneof: members"}, {"time_of_day: time", "time_of_day: long"}, {".staging", ".other"}, {"confluent-unsigned", "confluent"}} {
+		other := parse(t, strings.Replace(text, change[0], change[1], 1))
+		require.NotEqual(t, c.Revision(&c.Pipelines[0], "1"), other.Revision(&other.Pipelines[0], "1"), "%s decides what becomes of a record", change[0])
+	}
+
+	wrong := strings.NewReplacer("17: config.go", "17: nowhere.proto, x: config.go", ".staging", "staging", "name: b,", "name: b, format: avro, schema: {framing: confluent-unsigned},").Replace(text)
+	found := strings.Join(problems(t, wrong), "\n")
+	for _, want := range []string{"registry.overrides.17: cannot be read", `"x" is neither`, "pipelines[1].schema.framing: is only for format protobuf", `"staging" is not a context`} {
+		require.Contains(t, found, want)
+	}
+}

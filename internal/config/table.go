@@ -99,11 +99,13 @@ func (c *Config) Revision(p *Pipeline, decoderVersion string) uint64 {
 		{"format", p.Format},
 		{"message", p.Message},
 		{"framing", p.Schema.Framing},
-		{"schema", fmt.Sprintf("%d/%d/%s", p.Schema.ID, p.Schema.Version, p.Schema.Subject)},
+		{"schema", fmt.Sprintf("%d/%d/%s/%s", p.Schema.ID, p.Schema.Version, p.Schema.Subject, p.Schema.Context)},
 		{"key", p.Key},
 		{"tombstones", p.Tombstones},
 		{"on_invalid", p.OnInvalid},
 		{"enum", p.Enum},
+		{"oneof", p.Oneof},
+		{"time_of_day", p.TimeOfDay},
 		{"metadata", strings.Join(slices.Sorted(slices.Values(p.Metadata)), ",")},
 	} {
 		fmt.Fprintf(&b, "%s=%q\n", part.key, part.value)

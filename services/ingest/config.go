@@ -91,7 +91,7 @@ func (c *Config) newRegistry() (*registry.Client, error) {
 	}
 	cfg := registry.Config{
 		URLs: r.URLs, BearerToken: r.BearerToken.Reveal(), Timeout: r.Timeout,
-		CacheDir: filepath.Join(c.Settings.Node.DataDir, "schemas"),
+		CacheDir: filepath.Join(c.Settings.Node.DataDir, "schemas"), Overrides: r.Overrides.Reveal(),
 	}
 	cfg.User, cfg.Password, _ = strings.Cut(r.UserInfo.Reveal(), ":")
 	if r.TLS != (config.TLS{}) {
@@ -117,7 +117,10 @@ func codec(p *config.Pipeline, schemas *registry.Client) (pipeline.Codec, error)
 		if schemas == nil {
 			return nil, fmt.Errorf("making pipeline %s: format protobuf needs registry.url", p.Name)
 		}
-		c := &pipeline.Protobuf{Schemas: schemas, Message: p.Message, Options: proto.Options{EnumAsInt: p.Enum == "int"}}
+		c := &pipeline.Protobuf{
+			Schemas: schemas, Message: p.Message, Context: p.Schema.Context, UnsignedPath: p.Schema.Framing == "confluent-unsigned",
+			Options: proto.Options{EnumAsInt: p.Enum == "int", OneofCase: p.Oneof == "case", TimeOfDayAsTime: p.TimeOfDay == "time"},
+		}
 		if p.Schema.Framing == "none" {
 			if p.Schema.ID == 0 && p.Schema.Subject == "" {
 				return nil, fmt.Errorf("making pipeline %s: schema.framing: none needs schema.id or schema.subject, the one schema of its records", p.Name)

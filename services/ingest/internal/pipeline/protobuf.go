@@ -32,6 +32,10 @@ type Schemas interface {
 type Protobuf struct {
 	Schemas Schemas
 	Options proto.Options
+	// Context of the registry in which ids count; "" is the default one, or that of Subject.
+	Context string
+	// UnsignedPath says that the message path in the prefix is written in the deprecated form.
+	UnsignedPath bool
 	// Message is the full name of the message where records do not say which; "" is the first of the file.
 	Message string
 	// Unframed says that records carry no schema reference and all have one schema: that of FixedID, or of Subject and
@@ -76,18 +80,24 @@ func (c *Protobuf) Split(value, header []byte) (frame.Frame, error) {
 	if c.Unframed {
 		return frame.Unframed(value), nil
 	}
+	if c.UnsignedPath {
+		return frame.ParseUnsigned(value, header)
+	}
 	return frame.Parse(value, header, true)
 }
 
 // Source implements Codec.
 func (c *Protobuf) Source(ctx context.Context, f *frame.Frame) (Source, error) {
-	ref := registry.Ref{ID: f.ID, GUID: f.GUID, ByGUID: f.Form == frame.HeaderGUID}
+	ref := registry.Ref{ID: f.ID, GUID: f.GUID, ByGUID: f.Form == frame.HeaderGUID, Context: c.Context}
 	if f.Form == frame.Fixed {
 		id, err := c.fixed(ctx)
 		if err != nil {
 			return nil, err
 		}
 		ref.ID = id
+		if ref.Context == "" {
+			ref.Context = registry.ContextOf(c.Subject)
+		}
 		src, err := c.source(ctx, ref, f)
 		return src, configured(err)
 	}
