@@ -1,0 +1,232 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/ingest/internal/batch"
+	"github.com/icestream/icestream/services/ingest/internal/decode/avro"
+	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
+	"github.com/icestream/icestream/services/ingest/internal/decode/jsonrec"
+	"github.com/icestream/icestream/services/ingest/internal/decode/registry"
+)
+
+// TextSchemas is the registry as a codec for schemas of one kind needs it: registry.Texts, or a fake.
+type TextSchemas[T any] interface {
+	Schema(ctx context.Context, ref registry.Ref) (T, error)
+	ID(ctx context.Context, subject string, version int) (int32, error)
+}
+
+// Origin says where the schemas of records are.
+type Origin struct {
+	// Context of the registry in which ids mean something; "" is the default one.
+	Context string
+	// Unframed says that records carry no schema reference and all have one schema: that of FixedID, or of Subject and
+	// Version (0 for the latest at the first record).
+	Unframed bool
+	FixedID  int32
+	Subject  string
+	Version  int
+}
+
+// Registered is the format of records whose schema is in the registry and is not Protobuf.
+type Registered[T any] struct {
+	Origin
+
+	Schemas TextSchemas[T]
+	// Format is the pipeline's word for it.
+	Format string
+	// Read makes the source of a schema. An error is the schema's.
+	Read func(s T, id int32, name string) (Source, error)
+
+	pin pinned
+}
+
+// pinned is a schema id that is looked up once.
+type pinned struct {
+	mu sync.Mutex
+	id int32
+}
+
+// get gives the schema of records without a reference. That it cannot be found is the configuration's fault, never a
+// record's.
+func (p *pinned) get(ctx context.Context, o *Origin, look func(ctx context.Context, subject string, version int) (int32, error)) (int32, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.id == 0 {
+		p.id = o.FixedID
+	}
+	if p.id == 0 {
+		id, err := look(ctx, o.Subject, o.Version)
+		if err != nil {
+			return 0, configured(registryFault(err))
+		}
+		p.id = id
+	}
+	return p.id, nil
+}
+
+// Split implements Codec.
+func (c *Registered[T]) Split(value, header []byte) (frame.Frame, error) {
+	if c.Unframed {
+		return frame.Unframed(value), nil
+	}
+	return frame.Parse(value, header, false)
+}
+
+// Source implements Codec.
+func (c *Registered[T]) Source(ctx context.Context, f *frame.Frame) (Source, error) {
+	ref := registry.Ref{ID: f.ID, GUID: f.GUID, ByGUID: f.Form == frame.HeaderGUID, Context: c.Context}
+	if f.Form != frame.Fixed {
+		return c.source(ctx, ref)
+	}
+	id, err := c.pin.get(ctx, &c.Origin, c.Schemas.ID)
+	if err != nil {
+		return nil, err
+	}
+	ref.ID = id
+	if ref.Context == "" {
+		ref.Context = registry.ContextOf(c.Subject)
+	}
+	src, err := c.source(ctx, ref)
+	return src, configured(err)
+}
+
+func (c *Registered[T]) source(ctx context.Context, ref registry.Ref) (Source, error) {
+	s, err := c.Schemas.Schema(ctx, ref)
+	if err != nil {
+		return nil, registryFault(err)
+	}
+	src, err := c.Read(s, ref.ID, ref.String())
+	if err != nil {
+		return nil, &RecordError{Reason: ReasonSchemaInvalid, Text: fmt.Sprintf("mapping %s: %v", ref, err)}
+	}
+	return src, nil
+}
+
+// Doubt implements Doubter: it looks at the newest schema of the topic's subject.
+func (c *Registered[T]) Doubt(ctx context.Context, topic string) (mistake string, known bool, err error) {
+	subject := topic + "-value"
+	id, err := c.Schemas.ID(ctx, subject, 0)
+	if errors.Is(err, registry.ErrNotFound) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, registryFault(err)
+	}
+	_, err = c.Schemas.Schema(ctx, registry.Ref{ID: id, Context: c.Context})
+	var bad *registry.BadSchemaError
+	switch {
+	case errors.As(err, &bad) && bad.Type != "":
+		return fmt.Sprintf("subject %s: its schemas are %s, the pipeline's format is %s", subject, strings.ToLower(bad.Type), c.Format), true, nil
+	case err == nil, errors.Is(err, registry.ErrBadSchema), errors.Is(err, registry.ErrNotFound):
+		return "", true, nil
+	default:
+		return "", false, registryFault(err)
+	}
+}
+
+// NewAvro is the format of Avro records.
+func NewAvro(client *registry.Client, o Origin) *Registered[*avro.Schema] {
+	parse := func(t *registry.Text) (*avro.Schema, error) {
+		refs := make([]string, len(t.References))
+		for i, r := range t.References {
+			refs[i] = r.Text
+		}
+		return avro.Parse(t.Text, refs...)
+	}
+	return &Registered[*avro.Schema]{
+		Origin: o, Schemas: registry.NewTexts(client, registry.TypeAvro, parse), Format: "avro",
+		Read: func(s *avro.Schema, id int32, name string) (Source, error) {
+			candidate, err := s.Candidate()
+			return &decoderSource{
+				id: id, name: name + ", " + s.Name(), candidate: candidate, single: !s.IsRecord(),
+				compile: func(target *schema.Schema) (func() batch.Rows, error) {
+					p, err := avro.Compile(s, target)
+					return func() batch.Rows { return p.NewBatch() }, err
+				},
+			}, err
+		},
+	}
+}
+
+// NewJSONSchema is the format of JSON records that have a JSON Schema.
+func NewJSONSchema(client *registry.Client, o Origin) *Registered[*jsonrec.Shape] {
+	parse := func(t *registry.Text) (*jsonrec.Shape, error) {
+		refs := make(map[string]string, len(t.References))
+		for _, r := range t.References {
+			refs[r.Name] = r.Text
+		}
+		return jsonrec.FromSchema(t.Text, refs)
+	}
+	return &Registered[*jsonrec.Shape]{
+		Origin: o, Schemas: registry.NewTexts(client, registry.TypeJSON, parse), Format: "json_schema",
+		Read: func(s *jsonrec.Shape, id int32, name string) (Source, error) {
+			return shapeSource(s, id, name+", "+s.Name())
+		},
+	}
+}
+
+// JSON is the format of JSON records without a schema: the whole text is one column, or Shape says what the columns are.
+type JSON struct{ shape *jsonrec.Shape }
+
+// NewJSON takes the columns that the pipeline declares; "" declares none.
+func NewJSON(columns string) (*JSON, error) {
+	if columns == "" {
+		return &JSON{jsonrec.Document()}, nil
+	}
+	shape, err := jsonrec.FromColumns(columns)
+	if err != nil {
+		return nil, err
+	}
+	return &JSON{shape}, nil
+}
+
+// Split implements Codec.
+func (*JSON) Split(value, _ []byte) (frame.Frame, error) { return frame.Unframed(value), nil }
+
+// Source implements Codec.
+func (c *JSON) Source(context.Context, *frame.Frame) (Source, error) {
+	return shapeSource(c.shape, 0, c.shape.Name())
+}
+
+func shapeSource(s *jsonrec.Shape, id int32, name string) (Source, error) {
+	candidate, err := s.Candidate()
+	return &decoderSource{
+		id: id, name: name, candidate: candidate, single: !s.IsObject(),
+		compile: func(target *schema.Schema) (func() batch.Rows, error) {
+			p, err := jsonrec.Compile(s, target)
+			return func() batch.Rows { return p.NewBatch() }, err
+		},
+	}, err
+}
+
+// decoderSource is a source schema of any decoder.
+type decoderSource struct {
+	id        int32
+	name      string
+	candidate *schema.Schema
+	single    bool
+	compile   func(target *schema.Schema) (func() batch.Rows, error)
+}
+
+// Name implements Source.
+func (s *decoderSource) Name() string { return s.name }
+
+// Candidate implements Source.
+func (s *decoderSource) Candidate() *schema.Schema { return s.candidate }
+
+// Order is the id in the registry, which grows with every new schema; 0 for one known by its GUID alone, or not at all.
+func (s *decoderSource) Order() int64 { return int64(s.id) }
+
+// Single reports whether the one column is the value as a whole, and no field of it.
+func (s *decoderSource) Single() bool { return s.single }
+
+// Compile implements Source.
+func (s *decoderSource) Compile(target *schema.Schema) (func() batch.Rows, error) {
+	return s.compile(target)
+}
