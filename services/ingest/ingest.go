@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	adminv1 "github.com/icestream/icestream/gen/go/icestream/admin/v1"
+	ingestv1 "github.com/icestream/icestream/gen/go/icestream/ingest/v1"
 	"github.com/icestream/icestream/internal/discovery"
 	"github.com/icestream/icestream/internal/obs"
 	"github.com/icestream/icestream/internal/rpc"
@@ -91,6 +92,7 @@ func New(ctx context.Context, cfg Config, d Deps) (*Service, error) {
 		admin.Pipelines[p.Name()] = p
 	}
 	adminv1.RegisterAdminServiceServer(s.server.Registrar(), admin)
+	ingestv1.RegisterDecodeServiceServer(s.server.Registrar(), &server.Decode{Pipelines: admin.Pipelines})
 	return s, nil
 }
 
@@ -111,6 +113,11 @@ func (s *Service) pipelineConfig(i int) (pipeline.Config, error) {
 	return pipeline.Config{
 		Pipeline: *p, Deployment: set.Deployment, Instance: s.cfg.Instance, Revision: set.Revision(p, decoderVersion()),
 		Source: src, BatchBytes: int64(set.Limits.BatchBytes), RecordMax: int64(set.Limits.RecordMax),
+		RevisionOf: func(policy string) uint64 {
+			switched := *p
+			switched.OnInvalid = policy
+			return set.Revision(&switched, decoderVersion())
+		},
 		MessageMax: int64(set.Limits.MaxMessage()) - messageSlack, Window: share / 2,
 		Committer: func(ctx context.Context, table string) (grpc.ClientConnInterface, error) {
 			return s.conns.owner(ctx, table, discovery.Committer)

@@ -61,7 +61,7 @@ type world struct {
 	table       *schema.Schema
 	numbers     schema.NumberMap
 	decisions   []schema.Decision
-	proposed    int // schemas, in all
+	proposed    int                       // schemas, in all
 	known       map[string]*schema.Schema // published schemas by fingerprint
 	committed   ident.Positions
 	next        ident.Vector

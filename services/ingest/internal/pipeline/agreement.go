@@ -24,9 +24,11 @@ func (s *session) plan(ctx context.Context, f *frame.Frame) (*plan, error) {
 			s.last, s.lastFrame, s.lastIndex = pl, frame.Frame{ID: f.ID, Form: f.Form, GUID: f.GUID}, string(f.Index)
 			return pl, nil
 		}
-		if _, _, bad := reasonOf(err); bad {
-			s.w.set(event.PartitionRunning, "")
-			return nil, err
+		if isRecords(err) {
+			if err = s.blame(ctx, err); isRecords(err) {
+				s.w.set(event.PartitionRunning, "")
+				return nil, err
+			}
 		}
 		// What is open need not wait with it, and must not change what is said about the wait.
 		if s.mayCut() {

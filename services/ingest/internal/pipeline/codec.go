@@ -41,7 +41,7 @@ type RecordError struct {
 	Reason string // short code, kept in the quarantine table and in metrics
 	Text   string
 
-	noMessage bool // the schema lacks the pipeline's message, whose name may be what is wrong
+	noMessage bool // the schema lacks the pipeline's message, or is of another format: the settings may be what is wrong
 }
 
 // Error is the fault in words.
@@ -62,6 +62,12 @@ func reasonOf(err error) (reason, text string, ok bool) {
 	default:
 		return "", "", false
 	}
+}
+
+// isRecords reports whether an error is a record's.
+func isRecords(err error) bool {
+	_, _, ok := reasonOf(err)
+	return ok
 }
 
 // Raw is the format whose rows have one column, value, with the bytes of the record.

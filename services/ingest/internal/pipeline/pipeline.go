@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -35,6 +36,9 @@ type Config struct {
 	Deployment string
 	Instance   string
 	Revision   uint64
+	// RevisionOf is the revision under another policy for bad records than the
+	// configured one; nil where the policy is never switched.
+	RevisionOf func(policy string) uint64
 	Source     source.Config
 	Codec      Codec
 	BatchBytes int64
@@ -61,6 +65,7 @@ type Pipeline struct {
 	start    source.Start
 	consumer *source.Consumer
 	budget   *forward.Budget
+	policy   atomic.Pointer[policy]
 
 	ctx    context.Context //nolint:containedctx // the lifetime of Run, for what the source's callbacks start
 	cancel context.CancelFunc
@@ -93,6 +98,7 @@ func New(c Config) (*Pipeline, error) {
 	if p.c.Health == nil {
 		p.c.Health = func(bool, string) {}
 	}
+	p.policy.Store(&policy{name: c.Pipeline.OnInvalid, revision: c.Revision})
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	consumer, err := source.New(c.Source, handler{p})
 	if err != nil {

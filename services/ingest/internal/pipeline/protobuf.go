@@ -157,7 +157,8 @@ func registryFault(err error) error {
 	case errors.Is(err, registry.ErrNotFound):
 		return &RecordError{Reason: ReasonSchemaUnknown, Text: err.Error()}
 	case errors.Is(err, registry.ErrBadSchema):
-		return &RecordError{Reason: ReasonSchemaInvalid, Text: err.Error()}
+		bad, _ := errors.AsType[*registry.BadSchemaError](err)
+		return &RecordError{Reason: ReasonSchemaInvalid, Text: err.Error(), noMessage: bad != nil && bad.Type != ""}
 	case errors.Is(err, registry.ErrUnauthorized):
 		return fault.New(fault.Unauthorized, "%w", err)
 	case errors.As(err, &away):

@@ -37,10 +37,13 @@ type session struct {
 	part ident.Partition
 	b    *batch.Builder
 
+	policy *policy // in force when the session began
+
 	bounds []ident.Range // to be cut at exactly, ascending
 
 	// The plan of the records before: nearly always the next one's as well.
 	last      *plan
+	frame     frame.Frame // of the record at hand, here so that no record allocates one
 	lastFrame frame.Frame
 	lastIndex string
 	null      *plan // for tombstones before the first plan
@@ -50,7 +53,8 @@ type session struct {
 func (s *session) run(ctx context.Context, committed ident.Position) error {
 	c := &s.w.p.c
 	s.bounds = s.lane.Bounds
-	s.b = batch.New(batch.Options{Partition: s.part, Revision: c.Revision, MaxBytes: c.BatchBytes, MaxRows: maxRows}, s.lane.Start)
+	s.policy = s.w.p.policy.Load()
+	s.b = batch.New(batch.Options{Partition: s.part, Revision: s.policy.revision, MaxBytes: c.BatchBytes, MaxRows: maxRows}, s.lane.Start)
 	defer func() { s.b.Drop(s.b.First()) }()
 	epoch := s.w.epochBefore(s.lane.Start, committed)
 	if err := s.checkLoss(ctx); err != nil {
@@ -132,6 +136,9 @@ func (s *session) pump(ctx context.Context) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
+		if s.policy != s.w.p.policy.Load() {
+			return s.end(ctx, errPolicy)
+		}
 		f, err := s.w.cursor.Take()
 		switch {
 		case err != nil:
@@ -159,7 +166,7 @@ func (s *session) pump(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-s.w.drain:
-			return s.finish(ctx)
+			return s.end(ctx, errDrained)
 		case <-s.w.cursor.Ready():
 		case <-timer.C:
 			if s.mayCut() {
@@ -171,8 +178,8 @@ func (s *session) pump(ctx context.Context) error {
 	}
 }
 
-// finish sends what is open and waits for the answers.
-func (s *session) finish(ctx context.Context) error {
+// end sends what is open, waits for the answers, and returns why.
+func (s *session) end(ctx context.Context, why error) error {
 	if s.mayCut() {
 		if err := s.send(ctx); err != nil {
 			return err
@@ -181,7 +188,7 @@ func (s *session) finish(ctx context.Context) error {
 	if err := s.lane.Flush(ctx); err != nil {
 		return err
 	}
-	return errDrained
+	return why
 }
 
 // mayCut reports whether the open entry may end after its last record: it holds something, and it is not a range that
@@ -251,22 +258,22 @@ func (s *session) record(ctx context.Context, r *batch.Record) error {
 	case r.Value == nil:
 		return s.tombstone(ctx, r)
 	}
-	f, err := s.w.p.c.Codec.Split(r.Value, schemaHeader(r))
-	if err != nil {
+	var err error
+	if s.frame, err = s.w.p.c.Codec.Split(r.Value, schemaHeader(r)); err != nil {
 		return s.fault(ctx, r, err, -1)
 	}
-	schemaID := int32(-1)
+	f, schemaID := &s.frame, int32(-1)
 	if f.Form == frame.PrefixID || f.Form == frame.HeaderID {
 		schemaID = f.ID
 	}
-	pl, err := s.plan(ctx, &f)
+	pl, err := s.plan(ctx, f)
 	if err != nil {
 		return s.fault(ctx, r, err, schemaID)
 	}
 	if len(f.Payload) >= alone {
-		return s.large(ctx, r, &f, pl, schemaID)
+		return s.large(ctx, r, f, pl, schemaID)
 	}
-	return s.row(ctx, r, &f, pl, schemaID)
+	return s.row(ctx, r, f, pl, schemaID)
 }
 
 // row decodes into the open entry, which is cut before when it has another schema or no room.
@@ -287,6 +294,7 @@ func (s *session) row(ctx context.Context, r *batch.Record, f *frame.Frame, pl *
 	if err != nil {
 		return s.fault(ctx, r, err, schemaID)
 	}
+	s.w.flood.good(r.Offset)
 	return nil
 }
 
@@ -370,28 +378,46 @@ func (s *session) fault(ctx context.Context, r *batch.Record, err error, schemaI
 	return s.invalid(ctx, r, reason, text, schemaID)
 }
 
+// invalid does with a record that cannot be a row what the policy says, unless
+// there are too many of them.
 func (s *session) invalid(ctx context.Context, r *batch.Record, reason, text string, schemaID int32) error {
 	s.w.m.invalid(reason)
-	switch s.w.p.c.Pipeline.OnInvalid {
-	case "skip":
+	if s.w.allow.Swap(false) {
+		s.w.flood.allow()
+	}
+	if why := s.w.flood.hit(r.Offset, reason); why != "" && s.policy.name != policyStop {
+		return s.stop(ctx, &badRecords{flood: true, text: fmt.Sprintf(
+			"%s at offset %d: %s. The last: %s: %s. Correct the cause, or let them go on with `icestream quarantine allow %s`",
+			s.part, r.Offset, why, reason, text, s.w.p.Name())})
+	}
+	switch s.policy.name {
+	case policySkip:
 		skip := event.SkipInvalid
 		if reason == batch.ReasonOversized {
 			skip = event.SkipOversized
 		}
 		return s.b.Skip(r, skip)
-	case "stop":
-		if s.mayCut() { // its neighbours before it are not harmed
-			if err := s.send(ctx); err != nil {
-				return err
-			}
-			if err := s.lane.Flush(ctx); err != nil {
-				return err
-			}
-		}
-		return &stopError{fmt.Errorf("offset %d of %s cannot be a row (%s: %s) and on_invalid is stop: correct the cause, or set on_invalid to quarantine or skip", r.Offset, s.part, reason, text)}
+	case policyStop:
+		return s.stop(ctx, &badRecords{text: fmt.Sprintf(
+			"offset %d of %s cannot be a row (%s: %s) and the policy is stop: correct the cause, or switch with `icestream policy set %s quarantine` (or skip)",
+			r.Offset, s.part, reason, text, s.w.p.Name())})
 	default:
 		return s.b.Quarantine(r, reason, text, schemaID)
 	}
+}
+
+// stop ends the session because of the next record; its neighbours before it are
+// not harmed.
+func (s *session) stop(ctx context.Context, why *badRecords) error {
+	if s.mayCut() {
+		if err := s.send(ctx); err != nil {
+			return err
+		}
+		if err := s.lane.Flush(ctx); err != nil {
+			return err
+		}
+	}
+	return &stopError{why}
 }
 
 // send cuts the open entry and sends it when the log knows its schema and has credit.

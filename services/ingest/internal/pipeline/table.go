@@ -45,12 +45,14 @@ type table struct {
 	latest    *event.Schema
 	plans     map[frame.Key]*plan
 	proposing map[frame.Key]gate
+	convinced map[string]time.Time // topics whose records fit the settings, and until when that is believed
 	down      error
 }
 
 // plan is how the payloads of one source schema become rows of the table.
 type plan struct {
 	target *batch.Target
+	agreed *event.Schema // what the committer answered
 	source Source
 	make   func() batch.Rows
 
@@ -305,7 +307,7 @@ func (t *table) planFor(ctx context.Context, f *frame.Frame) (*plan, error) {
 		t.mu.Lock()
 		delete(t.proposing, key) // ids of bad records must not pile up
 		t.mu.Unlock()
-		return nil, t.misnamed(err)
+		return nil, err
 	}
 	pl, err = t.agree(ctx, src)
 	if err != nil {
@@ -332,25 +334,6 @@ func (pl *plan) result() (*plan, error) {
 	return pl, nil
 }
 
-// misnamed tells a wrong name of the pipeline's message from a stray record: as long as no record has made columns of
-// the table, the name is doubted and the records wait, instead of a whole topic going to quarantine.
-func (t *table) misnamed(err error) error {
-	rf, ok := errors.AsType[*RecordError](err)
-	if !ok || !rf.noMessage {
-		return err
-	}
-	t.mu.Lock()
-	latest := t.latest
-	t.mu.Unlock()
-	if latest != nil {
-		s := &schema.Schema{}
-		if err := json.Unmarshal(latest.Columns, s); err != nil || len(s.Mapped()) > 0 {
-			return rf
-		}
-	}
-	return &stopError{fmt.Errorf("finding the message of pipeline %s: %s; correct its message: setting, the records wait", t.p.c.Pipeline.Name, rf.Text)}
-}
-
 // agree proposes a source schema and compiles its plan for the target that the committer answers.
 func (t *table) agree(ctx context.Context, src Source) (*plan, error) {
 	target, err := t.propose(ctx, src)
@@ -371,7 +354,7 @@ func (t *table) agree(ctx context.Context, src Source) (*plan, error) {
 	t.mu.Lock()
 	t.latest = target
 	t.mu.Unlock()
-	return &plan{source: src, make: make, target: newTarget(s, target.Fingerprint)}, nil
+	return &plan{source: src, make: make, target: newTarget(s, target.Fingerprint), agreed: target}, nil
 }
 
 func newTarget(s *schema.Schema, fingerprint string) *batch.Target {
@@ -381,6 +364,11 @@ func newTarget(s *schema.Schema, fingerprint string) *batch.Target {
 // propose asks the committer for the target of a source schema. The error is a *RecordError where an operator sends its
 // records to quarantine.
 func (t *table) propose(ctx context.Context, src Source) (*event.Schema, error) {
+	return t.ask(ctx, src, false)
+}
+
+// ask is propose, or in a dry run a question that changes nothing.
+func (t *table) ask(ctx context.Context, src Source, dry bool) (*event.Schema, error) {
 	candidate, err := json.Marshal(src.Candidate())
 	if err != nil {
 		return nil, &stopError{fmt.Errorf("writing the candidate columns of %s: %w", src.Name(), err)}
@@ -393,7 +381,7 @@ func (t *table) propose(ctx context.Context, src Source) (*event.Schema, error) 
 	}
 	resp, err := committerv1.NewTableServiceClient(conn).ProposeSchema(ctx, &committerv1.ProposeSchemaRequest{
 		Pipeline: t.p.c.Pipeline.Name, Table: t.name, SourceSchema: src.Name(), Candidate: candidate,
-		SourceOrder: orderOf(src), FollowRenames: t.p.c.Pipeline.OnRename == "rename",
+		SourceOrder: orderOf(src), FollowRenames: t.p.c.Pipeline.OnRename == "rename", DryRun: dry,
 	})
 	if err != nil {
 		err = fmt.Errorf("proposing %s for table %s: %w", src.Name(), t.name, wire.FromStatus(err))
@@ -406,6 +394,9 @@ func (t *table) propose(ctx context.Context, src Source) (*event.Schema, error) 
 		return nil, t.refusal(src, r, resp.GetQuarantine())
 	}
 	for _, change := range resp.GetChanges() {
+		if dry {
+			break
+		}
 		t.p.c.Log.Info("table schema changed", "table", t.name, "source", src.Name(), "change", change)
 	}
 	s, err := wire.SchemaFromProto(resp.GetSchema())

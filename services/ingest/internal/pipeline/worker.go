@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/icestream/icestream/internal/backoff"
@@ -36,6 +37,8 @@ type worker struct {
 	wake   chan struct{} // an operator wants another try now
 	done   chan struct{}
 	once   sync.Once
+	flood  *flood      // belongs to the goroutine of run
+	allow  atomic.Bool // an operator lets a flood of bad records go on
 
 	mu        sync.Mutex
 	part      ident.Partition
@@ -44,8 +47,9 @@ type worker struct {
 	fetched   int64
 	newest    time.Time
 	ackedNext int64
-	ackedAt   int32 // leader epoch of the record before ackedNext
-	accepted  bool  // a truncation was met and the policy is to go on
+	ackedAt   int32       // leader epoch of the record before ackedNext
+	accepted  bool        // a truncation was met and the policy is to go on
+	records   *badRecords // why it stands still, where that is because of records
 }
 
 // acceptLoss lets later sessions go on at a position whose history the cluster has replaced.
@@ -64,7 +68,7 @@ func (w *worker) lossAccepted() bool {
 func newWorker(p *Pipeline, k *source.Cursor) *worker {
 	return &worker{
 		p: p, cursor: k, m: newPartitionMetrics(p.c.Metrics, p.c.Pipeline.Name, k.TopicPartition),
-		drain: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}),
+		drain: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}), flood: newFlood(p.c.Pipeline.Flood),
 		state: event.PartitionWaiting, reason: "starting", ackedNext: -1, fetched: -1,
 	}
 }
@@ -82,11 +86,19 @@ func (w *worker) retryNow() {
 func (w *worker) set(s event.PartitionState, reason string) {
 	w.mu.Lock()
 	same := w.state == s && w.reason == reason
-	w.state, w.reason = s, reason
+	w.state, w.reason, w.records = s, reason, nil
 	w.mu.Unlock()
 	if !same {
 		w.p.changed()
 	}
+}
+
+// blame notes that the worker stands still because of records.
+func (w *worker) blame(err error) {
+	bad, _ := errors.AsType[*badRecords](err)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.records = bad
 }
 
 // run works until ctx ends or the worker is drained.
@@ -99,6 +111,9 @@ func (w *worker) run(ctx context.Context) {
 		err := w.session(ctx, again)
 		if ctx.Err() != nil || errors.Is(err, errDrained) {
 			return
+		}
+		if errors.Is(err, errPolicy) {
+			continue
 		}
 		again = errors.Is(err, forward.ErrUnknownPartition)
 		if w.position() > began { // there was progress: what failed is new
@@ -123,6 +138,7 @@ func (w *worker) pause(ctx context.Context, wait *backoff.Backoff, err error) bo
 	switch {
 	case errors.As(err, &stop):
 		w.set(event.PartitionStopped, stop.Error())
+		w.blame(err)
 		w.p.c.Log.Error("partition stopped", "partition", w.cursor.String(), "pipeline", w.p.c.Pipeline.Name, "error", err)
 		after = stoppedRetry
 	case errors.Is(err, forward.ErrRefused):
