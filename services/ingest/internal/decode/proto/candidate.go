@@ -86,7 +86,7 @@ func (w *walker) field(fd protoreflect.FieldDescriptor, above stack) (*schema.No
 			return nil, err
 		}
 		key.Required = true
-		value, err := w.value(fd.MapValue(), above, schema.ValueName)
+		value, err := w.value(fd.MapValue(), above.push(insideMap), schema.ValueName)
 		if err != nil {
 			return nil, err
 		}

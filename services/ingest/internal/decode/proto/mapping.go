@@ -31,10 +31,29 @@ const (
 	shapeJSON                // recursion and the JSON-like well-known types
 )
 
-// stack holds the message types that enclose a field, outermost first.
+// stack holds the message types that enclose a field, outermost first, and a marker
+// for each map.
 type stack []protoreflect.FullName
 
+// insideMap is the marker; no type has such a name.
+const insideMap protoreflect.FullName = "{}"
+
+// maxMaps is in how many maps a struct may stand. Arrow makes the array of a map's
+// values twice, so each level of maps doubles the work of everything below it.
+const maxMaps = 8
+
 func (s stack) has(name protoreflect.FullName) bool { return slices.Contains(s, name) }
+
+// tooManyMaps reports whether more than maxMaps maps enclose the field.
+func (s stack) tooManyMaps() bool {
+	maps := 0
+	for _, name := range s {
+		if name == insideMap {
+			maps++
+		}
+	}
+	return maps > maxMaps
+}
 
 func (s stack) push(name protoreflect.FullName) stack { return append(slices.Clip(s), name) }
 
@@ -79,7 +98,7 @@ func classifyMessage(fd protoreflect.FieldDescriptor, md protoreflect.MessageDes
 		return s, t
 	}
 	switch {
-	case above.has(md.FullName()):
+	case above.has(md.FullName()), above.tooManyMaps():
 		return shapeJSON, schema.Of(schema.String)
 	case md.Fields().Len() == 0:
 		return shapeEmpty, schema.Of(schema.Struct)

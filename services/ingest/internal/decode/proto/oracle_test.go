@@ -49,7 +49,7 @@ func (o mapper) row(m protoreflect.Message, above []protoreflect.FullName) field
 		case fd.IsMap():
 			entries := map[any]any{}
 			m.Get(fd).Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-				entries[key(o.value(fd.MapKey(), k.Value(), above))] = o.value(fd.MapValue(), v, above)
+				entries[key(o.value(fd.MapKey(), k.Value(), above))] = o.value(fd.MapValue(), v, append(slices.Clip(above), "map"))
 				return true
 			})
 			out[name] = entries
@@ -136,7 +136,7 @@ func (o mapper) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, abo
 		}
 		return total.Int64()
 	case slices.Contains([]string{"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"}, full),
-		slices.Contains(above, m.Descriptor().FullName()):
+		slices.Contains(above, m.Descriptor().FullName()), countMaps(above) > 8:
 		return oracleJSON(m)
 	case full == "google.type.Date":
 		y, mo, d := get(1).Int(), get(2).Int(), get(3).Int()
@@ -172,6 +172,15 @@ func (o mapper) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, abo
 		return o.value(m.Descriptor().Fields().ByNumber(1), get(1), above)
 	}
 	return o.row(m, above)
+}
+
+func countMaps(above []protoreflect.FullName) (n int) {
+	for _, name := range above {
+		if name == "map" {
+			n++
+		}
+	}
+	return n
 }
 
 // oracleJSON is canonical JSON, with the extensions that the schema itself has.

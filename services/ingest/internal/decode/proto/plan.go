@@ -343,7 +343,7 @@ func (w *builder) mapField(m *message, fd protoreflect.FieldDescriptor, n *schem
 	if err != nil {
 		return nil, err
 	}
-	value, err := w.single(fd.MapValue(), n.Kids[1], c.Kid(1), above)
+	value, err := w.single(fd.MapValue(), n.Kids[1], c.Kid(1), above.push(insideMap))
 	if err != nil {
 		return nil, err
 	}

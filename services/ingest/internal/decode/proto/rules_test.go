@@ -26,6 +26,11 @@ func encode(t testing.TB, md protoreflect.MessageDescriptor, text string) []byte
 	t.Helper()
 	m := dynamicpb.NewMessage(md)
 	require.NoError(t, prototext.UnmarshalOptions{AllowPartial: true}.Unmarshal([]byte(text), m))
+	return marshal(t, m)
+}
+
+func marshal(t testing.TB, m protobuf.Message) []byte {
+	t.Helper()
 	b, err := protobuf.MarshalOptions{AllowPartial: true, Deterministic: true}.Marshal(m)
 	require.NoError(t, err)
 	return b
