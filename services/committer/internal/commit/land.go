@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"time"
 
 	"github.com/icestream/icestream/internal/backoff"
@@ -83,7 +84,7 @@ func (t *Table) attempt(ctx context.Context, kind string, takeover bool, id iden
 	}
 	a := NewAttempt(Base{SnapshotID: t.head.SnapshotID, SchemaID: t.head.SchemaID, Epoch: epoch})
 	started := time.Now()
-	effect := Send
+	effect, away := Send, false
 	for sends := 0; ; {
 		switch effect {
 		case Send:
@@ -99,9 +100,13 @@ func (t *Table) attempt(ctx context.Context, kind string, takeover bool, id iden
 				return 0, err
 			}
 			if l.Failed {
+				away = true
 				if err := t.retry(ctx, pause, kind, t.lastError); err != nil {
 					return 0, err
 				}
+			} else if away { // the catalog is back: how long it was away does not slow down what follows
+				away = false
+				pause.Reset()
 			}
 			effect = a.Next(l)
 		default:
@@ -235,8 +240,28 @@ func (t *Table) fencedBy() error {
 func (t *Table) retry(ctx context.Context, pause *backoff.Backoff, kind string, err error) error {
 	t.status.failed(atCommit, err)
 	t.log.Warn("commit not settled", "kind", kind, "tries", pause.Count()+1, "error", err)
-	if werr := pause.Wait(ctx, 0); werr != nil {
+	if werr := t.wait(ctx, pause); werr != nil {
 		return fmt.Errorf("committing (%s) to table %s: %w; last error: %w", kind, t.o.Name, werr, err)
 	}
 	return nil
+}
+
+// herd is the time over which the tables of a process go on when the catalog is
+// back.
+const herd = 200 * time.Millisecond
+
+// wait waits as long as pause says, or until the catalog is back: after an outage
+// of minutes the wait is long, and rows have gathered.
+func (t *Table) wait(ctx context.Context, pause *backoff.Backoff) error {
+	timer := time.NewTimer(pause.Next())
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	case <-t.o.revived():
+		pause.Reset()
+		return backoff.Sleep(ctx, rand.N(herd))
+	}
 }

@@ -49,7 +49,18 @@ type Options struct {
 	// commit, where the report waits for it, a third of it.
 	Outbox  time.Duration
 	Backoff backoff.Policy
+	// Revived returns a channel that is closed when the catalog is next seen to
+	// answer again after it did not; whatever waits for it then goes on at once.
+	// Nil: nobody watches, and waits are those of Backoff.
+	Revived func() <-chan struct{}
 	Log     *slog.Logger
+}
+
+func (o *Options) revived() <-chan struct{} {
+	if o.Revived == nil {
+		return nil
+	}
+	return o.Revived()
 }
 
 func (o Options) withDefaults() Options {

@@ -39,6 +39,8 @@ type rig struct {
 	table  *Table
 	cancel context.CancelFunc
 	done   chan error
+
+	revived chan struct{}
 }
 
 func newRig(t *testing.T) *rig {
@@ -55,6 +57,7 @@ func (r *rig) start() {
 	r.table = New(Options{
 		Name: "db.t", Policy: cut.Policy{Interval: time.Minute, Budget: 1000}, Drain: 20 * time.Second,
 		Backoff: backoff.Policy{Initial: 100 * time.Millisecond, Max: 5 * time.Second, Factor: 2},
+		Revived: func() <-chan struct{} { return r.revived },
 	}, Ports{Lake: r.client, Outbox: r.client, Intents: r.client, Buffer: r.buffer, Source: r.source, Observe: nothing{}})
 	ctx, cancel := context.WithCancel(r.t.Context())
 	r.t.Cleanup(cancel) // a failed test must not leave a loop in its bubble
@@ -254,6 +257,33 @@ func TestACatalogThatRefusesForAMinuteIsSurvived(t *testing.T) {
 		r.check()
 		require.NoError(t, r.stop())
 	})
+}
+
+// G11: however long the catalog was away, a commit goes on at once when it is back, with the same snapshot.
+func TestACommitGoesOnAtOnceWhenTheCatalogIsBack(t *testing.T) {
+	for _, away := range []time.Duration{2 * time.Minute, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			r.revived = make(chan struct{})
+			r.start()
+			r.pass(time.Second)
+			r.open(0)
+			r.lake.view(func() {
+				r.lake.answer = func(string) mood { return neverArrived }
+				r.lake.reload = func() error { return errLost }
+			})
+			r.log.grow(part(0), 20)
+			r.table.Wake()
+			r.pass(away)
+			require.Zero(t, r.head().State.Positions()[part(0)].Next)
+			r.lake.view(func() { r.lake.answer, r.lake.reload = nil, nil })
+			close(r.revived)
+			r.pass(2*herd + 100*time.Millisecond)
+			require.Equal(t, int64(20), r.head().State.Positions()[part(0)].Next)
+			r.check()
+			require.NoError(t, r.stop())
+		})
+	}
 }
 
 // C1, C2: every request is applied and its answer lost.

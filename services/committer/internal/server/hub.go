@@ -64,6 +64,7 @@ type Hub struct {
 	o       Options
 	budget  *pull.Budget
 	hot     atomic.Int64
+	pulse   *pulse
 	catalog *obs.Component
 
 	mu       sync.Mutex
@@ -87,7 +88,7 @@ type entry struct {
 
 // New makes a hub; Run starts it.
 func New(o Options) *Hub {
-	h := &Hub{o: o, budget: pull.NewBudget(o.Held), tables: map[string]*entry{}}
+	h := &Hub{o: o, budget: pull.NewBudget(o.Held), pulse: newPulse(), tables: map[string]*entry{}}
 	h.catalog = o.Health.Component("committer/catalog")
 	h.catalog.NotReady("the catalog has not answered yet")
 	o.Metrics.GaugeFunc(defHeld, func() float64 { return float64(h.budget.Used()) })
@@ -267,7 +268,7 @@ func (h *Hub) start(e *entry, name string, t *lake.Table) error {
 		},
 	})
 	o := h.o.Commit
-	o.Name, o.Policy, o.Log = name, e.plan.Load().Policy, h.o.Log
+	o.Name, o.Policy, o.Revived, o.Log = name, e.plan.Load().Policy, h.pulse.revived, h.o.Log
 	table := commit.New(o, commit.Ports{
 		Lake: t, Outbox: t, Intents: t, Buffer: buffer, Source: e.puller, Observe: observer{h.o.Metrics, name},
 		Maintain: maintain.New(h.o.Maintain, t, e.puller.Pins),
@@ -308,12 +309,18 @@ func (h *Hub) watch(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		failing := false
 		for _, e := range h.list() {
-			if ok, why := e.table.Status().Ready(time.Now(), h.o.RedAfter); ok {
+			s := e.table.Status()
+			failing = failing || !s.FailingSince.IsZero()
+			if ok, why := s.Ready(time.Now(), h.o.RedAfter); ok {
 				e.health.Ready()
 			} else {
 				e.health.NotReady("%s", why)
 			}
+		}
+		if failing {
+			h.pulse.feel(ctx, h.o.Lake.Ping)
 		}
 	}
 }
