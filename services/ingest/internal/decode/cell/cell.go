@@ -4,6 +4,7 @@
 package cell
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -124,16 +125,30 @@ func (f Fail) Describe() (reason, detail string) {
 
 const highBits = 0x8080808080808080
 
-// ValidUTF8 looks at eight bytes at a time for any that is not ASCII, and only then
-// at characters.
+// ValidUTF8 looks at eight bytes at a time for any that is not ASCII, and only
+// then at characters.
 func ValidUTF8(s []byte) bool {
-	if n := len(s); n >= 8 {
+	n := len(s)
+	switch {
+	case n >= 8:
 		var all uint64
 		for j := 0; j+8 <= n; j += 8 {
 			all |= binary.LittleEndian.Uint64(s[j:])
 		}
 		all |= binary.LittleEndian.Uint64(s[n-8:])
 		if all&highBits == 0 {
+			return true
+		}
+	case n >= 4:
+		if (binary.LittleEndian.Uint32(s)|binary.LittleEndian.Uint32(s[n-4:]))&0x80808080 == 0 {
+			return true
+		}
+	default:
+		var all byte
+		for _, c := range s {
+			all |= c
+		}
+		if all < 0x80 {
 			return true
 		}
 	}
@@ -226,14 +241,13 @@ func AppendDecimal(dst []byte, n *big.Int, scale int) []byte {
 	}
 	digits := n.Append(nil, 10)
 	if scale <= 0 {
-		dst = append(dst, digits...)
-		for ; scale < 0 && n.Sign() != 0; scale++ {
-			dst = append(dst, '0')
+		if n.Sign() == 0 {
+			return append(dst, '0')
 		}
-		return dst
+		return append(append(dst, digits...), bytes.Repeat([]byte{'0'}, -scale)...)
 	}
-	for short := scale + 1 - len(digits); short > 0; short-- {
-		digits = append([]byte{'0'}, digits...)
+	if short := scale + 1 - len(digits); short > 0 {
+		digits = append(bytes.Repeat([]byte{'0'}, short), digits...)
 	}
 	point := len(digits) - scale
 	return append(append(append(dst, digits[:point]...), '.'), digits[point:]...)

@@ -18,6 +18,7 @@ type Batch struct {
 
 	rows     int
 	slots    int // upper bound of the rows of any column and of the bytes of any string column
+	last     int // slots of the last row
 	limit    int
 	doubled  bool   // a map of this record may hold a key twice
 	rejoined int    // bytes decoded again because a field came more than once in this record
@@ -57,6 +58,7 @@ func (b *Batch) Append(payload []byte) error {
 		return b.explain(f)
 	}
 	b.slots += slots
+	b.last = slots
 	b.rows = row + 1
 	return nil
 }
@@ -75,8 +77,16 @@ func (b *Batch) AppendNull() error {
 		}
 	}
 	b.slots++
+	b.last = 1
 	b.rows++
 	return nil
+}
+
+// Undo takes the last row back. It may be called once after each Append.
+func (b *Batch) Undo() {
+	b.rows--
+	b.slots -= b.last
+	b.rollback(b.rows)
 }
 
 func (b *Batch) full() error {
@@ -90,7 +100,7 @@ func (b *Batch) explain(f fail) error {
 	if f == failFull && b.rows > 0 {
 		return ErrBatchFull
 	}
-	e := &Error{}
+	e := &Error{Format: "Protobuf"}
 	e.Reason, e.Detail = f.describe()
 	if b.at != nil && b.at.desc != nil {
 		e.Field = string(b.at.desc.FullName())

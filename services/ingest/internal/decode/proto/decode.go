@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/icestream/icestream/services/ingest/internal/column"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
 // message decodes one message into row of the columns it is bound to. It may be
@@ -127,7 +128,7 @@ func (b *Batch) message(m *message, data []byte, row, depth int) fail {
 			i += int(v)
 			switch f.op {
 			case opString:
-				if !validUTF8(s) {
+				if !cell.ValidUTF8(s) {
 					return b.failed(f, failUTF8)
 				}
 				if !c.SetBytes(row, s) {
@@ -139,7 +140,7 @@ func (b *Batch) message(m *message, data []byte, row, depth int) fail {
 					return b.failed(f, failed)
 				}
 			case opListString:
-				if !validUTF8(s) {
+				if !cell.ValidUTF8(s) {
 					return b.failed(f, failUTF8)
 				}
 				c.Open(row)
@@ -205,7 +206,7 @@ func (b *Batch) delimited(f *field, s []byte, row, depth int) fail {
 func (b *Batch) payload(f *field, c *column.Column, s []byte, row, depth int) fail {
 	switch f.inner {
 	case opString:
-		if !validUTF8(s) {
+		if !cell.ValidUTF8(s) {
 			return failUTF8
 		}
 		if !c.SetBytes(row, s) {

@@ -13,9 +13,10 @@
 package proto
 
 import (
-	"errors"
 	"fmt"
 	"math"
+
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
 // Version is the version of the mapping. It changes whenever the same record
@@ -60,25 +61,12 @@ const (
 	ReasonOversized = "oversized"
 )
 
-// ErrBatchFull is returned by Append when the record does not fit into the
-// batch's 32-bit offsets any more: finish the batch and append the record to the
-// next one. It is no fault of the record.
-var ErrBatchFull = errors.New("decoding record: the batch is full, finish it first")
+// ErrBatchFull is returned by Append when the record does not fit into the batch any
+// more; see cell.ErrBatchFull.
+var ErrBatchFull = cell.ErrBatchFull
 
-// Error is a record that cannot be decoded. It is always the record's fault.
-type Error struct {
-	Reason string // one of the Reason codes
-	Field  string // full name of the field, empty where it is not known
-	Detail string
-}
-
-// Error is the fault in words.
-func (e *Error) Error() string {
-	if e.Field == "" {
-		return "decoding Protobuf record: " + e.Detail
-	}
-	return fmt.Sprintf("decoding Protobuf field %s: %s", e.Field, e.Detail)
-}
+// Error is a record that cannot be decoded. Its field is a full name.
+type Error = cell.Error
 
 // fail is the outcome of one step of decoding; 0 is success. It is a number so
 // that the hot path neither allocates nor compares interfaces.

@@ -1,16 +1,15 @@
 package proto
 
 import (
-	"bytes"
 	"math"
 	"math/big"
-	"math/bits"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/icestream/icestream/services/ingest/internal/column"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
 // store writes a scalar, read from the wire as v, to a row of a column.
@@ -289,7 +288,7 @@ func appendMask(dst, s []byte, _ int) ([]byte, fail) {
 		if num != 1 || path == nil {
 			return ok
 		}
-		if !validUTF8(path) {
+		if !cell.ValidUTF8(path) {
 			return failUTF8
 		}
 		if !first {
@@ -308,7 +307,7 @@ func appendText(dst, s []byte, _ int) ([]byte, fail) {
 		if num != 1 || text == nil {
 			return ok
 		}
-		if !validUTF8(text) {
+		if !cell.ValidUTF8(text) {
 			return failUTF8
 		}
 		dst = append(dst[:0], text...)
@@ -341,16 +340,16 @@ func (b *Batch) decimal(f *field, c *column.Column, s []byte, row int) fail {
 		return failDecimal
 	}
 	if f.conv == convDecimalText {
-		b.scratch = appendDecimal(b.scratch[:0], bigOf(unscaled), scale)
+		b.scratch = cell.AppendDecimal(b.scratch[:0], cell.Big(unscaled), int(scale))
 		if !c.SetBytes(row, b.scratch) {
 			return failFull
 		}
 		return ok
 	}
 	if scale == f.scale && len(unscaled) <= 16 {
-		return storeDecimal(c, row, wordsOf(unscaled), f.digits)
+		return storeDecimal(c, row, cell.Words(unscaled), f.digits)
 	}
-	n, exact := rescale(bigOf(unscaled), scale, f.scale)
+	n, exact := rescale(cell.Big(unscaled), scale, f.scale)
 	if !exact || n.BitLen() > 127 {
 		return failDecimal
 	}
@@ -365,27 +364,6 @@ func storeDecimal(c *column.Column, row int, n decimal128.Num, digits int32) fai
 	return ok
 }
 
-// wordsOf sign-extends up to 16 bytes.
-func wordsOf(b []byte) decimal128.Num {
-	var high, low uint64
-	if len(b) > 0 && b[0] >= 0x80 {
-		high, low = math.MaxUint64, math.MaxUint64
-	}
-	for _, x := range b {
-		high = high<<8 | low>>56
-		low = low<<8 | uint64(x)
-	}
-	return decimal128.New(int64(high), low)
-}
-
-func bigOf(b []byte) *big.Int {
-	n := new(big.Int).SetBytes(b)
-	if len(b) > 0 && bits.LeadingZeros8(b[0]) == 0 {
-		n.Sub(n, new(big.Int).Lsh(big.NewInt(1), uint(8*len(b))))
-	}
-	return n
-}
-
 // rescale changes the scale of a decimal and reports whether that lost nothing.
 func rescale(n *big.Int, from, to int32) (*big.Int, bool) {
 	diff := int64(to) - int64(from)
@@ -396,24 +374,4 @@ func rescale(n *big.Int, from, to int32) (*big.Int, bool) {
 	rest := new(big.Int)
 	n.QuoRem(n, power, rest)
 	return n, rest.Sign() == 0
-}
-
-// appendDecimal writes a decimal plainly, without an exponent.
-func appendDecimal(dst []byte, n *big.Int, scale int32) []byte {
-	if n.Sign() < 0 {
-		dst = append(dst, '-')
-		n.Neg(n)
-	}
-	digits := n.Append(nil, 10)
-	if scale <= 0 {
-		if n.Sign() == 0 {
-			return append(dst, '0')
-		}
-		return append(append(dst, digits...), bytes.Repeat([]byte{'0'}, int(-scale))...)
-	}
-	if short := int(scale) + 1 - len(digits); short > 0 {
-		digits = append(bytes.Repeat([]byte{'0'}, short), digits...)
-	}
-	point := len(digits) - int(scale)
-	return append(append(append(dst, digits[:point]...), '.'), digits[point:]...)
 }

@@ -2,7 +2,6 @@ package proto
 
 import (
 	"encoding/binary"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -58,36 +57,4 @@ func skip(tag uint64, b []byte) (int, fail) {
 		return 0, failWire
 	}
 	return n, ok
-}
-
-const highBits = 0x8080808080808080
-
-// validUTF8 looks at eight bytes at a time for any that is not ASCII, and only
-// then at characters.
-func validUTF8(s []byte) bool {
-	n := len(s)
-	switch {
-	case n >= 8:
-		var all uint64
-		for j := 0; j+8 <= n; j += 8 {
-			all |= binary.LittleEndian.Uint64(s[j:])
-		}
-		all |= binary.LittleEndian.Uint64(s[n-8:])
-		if all&highBits == 0 {
-			return true
-		}
-	case n >= 4:
-		if (binary.LittleEndian.Uint32(s)|binary.LittleEndian.Uint32(s[n-4:]))&0x80808080 == 0 {
-			return true
-		}
-	default:
-		var all byte
-		for _, c := range s {
-			all |= c
-		}
-		if all < 0x80 {
-			return true
-		}
-	}
-	return utf8.Valid(s)
 }
