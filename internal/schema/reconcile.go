@@ -27,12 +27,14 @@ func (m NumberMap) Clone() NumberMap {
 // ChangeKind says what a Change does to the table.
 type ChangeKind string
 
-// The changes that Reconcile can ask for.
+// The changes that Evolve can ask for, and those that only others make.
 const (
 	Added    ChangeKind = "added"
 	Widened  ChangeKind = "widened"
 	Optional ChangeKind = "made optional"
 	Renamed  ChangeKind = "renamed"
+	Dropped  ChangeKind = "dropped"
+	Required ChangeKind = "made required"
 )
 
 // Change is one change of the table's schema, for people.

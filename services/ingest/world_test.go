@@ -184,8 +184,8 @@ func (w *world) serveRegistry(rw http.ResponseWriter, r *http.Request) {
 		rw.WriteHeader(w.registryErr)
 		return
 	}
-	if r.URL.Path == "/subjects/orders-value/versions/latest" {
-		_, _ = rw.Write([]byte(`{"id":1,"version":1,"subject":"orders-value"}`))
+	if version, ok := strings.CutPrefix(r.URL.Path, "/subjects/orders-value/versions"); ok {
+		w.serveVersions(rw, strings.TrimPrefix(version, "/"))
 		return
 	}
 	id, _ := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/schemas/ids/"))
@@ -197,6 +197,21 @@ func (w *world) serveRegistry(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_ = json.NewEncoder(rw).Encode(map[string]any{"schema": text, "schemaType": "PROTOBUF"})
+}
+
+// serveVersions answers for a subject whose versions have the number of their schema.
+func (w *world) serveVersions(rw http.ResponseWriter, version string) {
+	all := slices.Sorted(maps.Keys(w.schemas))
+	n, err := strconv.Atoi(version)
+	switch {
+	case version == "":
+		_ = json.NewEncoder(rw).Encode(all)
+	case version == "latest", err == nil && slices.Contains(all, n):
+		_, _ = fmt.Fprintf(rw, `{"id":%d,"version":%d,"subject":"orders-value"}`, max(n, 1), max(n, 1))
+	default:
+		rw.WriteHeader(http.StatusNotFound)
+		_, _ = rw.Write([]byte(`{"error_code":40402,"message":"Version not found"}`))
+	}
 }
 
 func (w *world) OpenTable(_ context.Context, r *committerv1.OpenTableRequest) (*committerv1.OpenTableResponse, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 )
 
@@ -32,4 +33,14 @@ func (c *Client) ID(ctx context.Context, subject string, number int) (int32, err
 		return 0, &UnavailableError{What: what, Detail: "the answer names no schema id"}
 	}
 	return a.ID, nil
+}
+
+// Versions lists the versions of a subject, oldest first. It is asked anew at each call.
+func (c *Client) Versions(ctx context.Context, subject string) ([]int, error) {
+	var out []int
+	if err := c.get(ctx, "subject "+subject, "/subjects/"+url.PathEscape(subject)+"/versions", "", &out); err != nil {
+		return nil, err
+	}
+	slices.Sort(out)
+	return out, nil
 }
