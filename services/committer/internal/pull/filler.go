@@ -165,7 +165,7 @@ func (f *filler) write(ctx context.Context, e entry, epoch ident.WriterEpoch) (i
 	if target == nil {
 		return 0, fault.New(fault.UnknownSchema, "writing %v %v: schema %s was never announced", e.append.Partition, e.append.Range, e.append.Fingerprint)
 	}
-	if f.writer != nil && f.shape != target && !holds(f.shape, target) {
+	if f.writer != nil && f.shape != target && !schema.Holds(f.shape, target) {
 		return 0, errNewShape
 	}
 	rec, err := arrowx.Materialise(target, e.append, e.within)

@@ -84,6 +84,8 @@ type entry struct {
 	plan   atomic.Pointer[Plan]
 	feeds  map[string]bool // pipelines, under lock
 	health *obs.Component
+
+	replaying sync.Mutex // held by the one replay of the table
 }
 
 // New makes a hub; Run starts it.
