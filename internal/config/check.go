@@ -213,6 +213,10 @@ func (c *Config) checkCatalog(r *report) {
 		if k.URI != "" {
 			checkURL(r, "catalog.uri", k.URI, "catalog.credential or catalog.token", "http", "https")
 		}
+	case "sql":
+		if scheme, _, server := strings.Cut(k.URI, "://"); server && scheme != "sqlite" && scheme != "file" {
+			checkURL(r, "catalog.uri", k.URI, "catalog.credential", "postgres", "postgresql")
+		}
 	case "glue", "hive":
 		needsCloud("catalog.type", "the catalog type "+k.Type)
 	}
@@ -261,10 +265,11 @@ func (c *Config) checkPipeline(r *report, i int, names map[string]int) {
 	}
 	p.checkTopics(r, path)
 	p.checkTable(r, path)
+	p.checkFormats(r, path)
 	if p.Message != "" && p.Format != "protobuf" {
 		r.add(path+".message", "is only for format protobuf", "remove it")
 	}
-	if p.Schema.Framing == "none" && (p.Schema.ID == 0) == (p.Schema.Subject == "") && p.Format != "raw" && p.Format != "json" {
+	if p.Schema.Framing == "none" && (p.Schema.ID == 0) == (p.Schema.Subject == "") && Registered(p.Format) {
 		r.add(path+".schema", "must name the schema of values without a frame", "set either id or subject")
 	}
 	if p.Schema.Framing != "none" && (p.Schema.ID != 0 || p.Schema.Subject != "") {
@@ -284,6 +289,34 @@ func (c *Config) checkPipeline(r *report, i int, names map[string]int) {
 	}
 	if p.Flood != c.Defaults.Flood {
 		checkFlood(r, path, p.Flood)
+	}
+}
+
+// checkFormats reports settings of one format that are given for another.
+func (p *Pipeline) checkFormats(r *report, path string) {
+	if p.Columns != "" && p.Format != "json" {
+		r.addf(path+".columns", "set format: json, or remove it", "declares columns though the format is %s, which says them itself", p.Format)
+	}
+	if p.Schema != (SchemaRef{Framing: "confluent"}) && !Registered(p.Format) {
+		r.addf(path+".schema", "remove it", "names a schema though values of format %s have none", p.Format)
+	}
+	key := p.DecodesKeyAs()
+	switch {
+	case key == "" && p.KeyFormat != "":
+		r.addf(path+".key_format", "set key: decode, or remove key_format", "is given though keys are not decoded (key: %s)", p.Key)
+	case key == "raw" || key == "string":
+		r.addf(path+".key", "set key_format: protobuf, avro, json or json_schema; or key: raw or string", "decodes keys, but the format %s has nothing to decode", key)
+	}
+	k := p.KeySchema
+	switch {
+	case k != (SchemaRef{Framing: "confluent"}) && !Registered(key):
+		r.add(path+".key_schema", "names a schema though keys are not decoded by one", "set key: decode and key_format, or remove it")
+	case k.Framing == "none" && (k.ID == 0) == (k.Subject == ""):
+		r.add(path+".key_schema", "must name the schema of keys without a frame", "set either id or subject")
+	case k.Framing != "none" && (k.ID != 0 || k.Subject != ""):
+		r.add(path+".key_schema", "names a schema though every key carries its own", "set framing: none, or remove it")
+	case k.ID < 0 || k.Version < 0:
+		r.add(path+".key_schema", "has a negative id or version", "use the registry's numbers")
 	}
 }
 
@@ -349,9 +382,9 @@ func (c *Config) Require(roles ...Role) error {
 		if len(c.Kafka.BootstrapServers) == 0 {
 			r.add("kafka.bootstrap.servers", "is not set", "name the brokers, such as broker:9092")
 		}
-		needs := func(p Pipeline) bool { return p.Format == "protobuf" || p.Format == "avro" }
+		needs := func(p Pipeline) bool { return Registered(p.Format) || Registered(p.DecodesKeyAs()) }
 		if len(c.Registry.URLs) == 0 && slices.ContainsFunc(c.Pipelines, needs) {
-			r.add("registry.url", "is not set though a pipeline reads protobuf or avro", "name the schema registry, such as http://registry:8081")
+			r.add("registry.url", "is not set though a pipeline reads protobuf, avro or json_schema", "name the schema registry, such as http://registry:8081")
 		}
 		if len(c.Pipelines) == 0 {
 			r.add("pipelines", "is empty", "add a pipeline with name, topics and table")

@@ -96,11 +96,11 @@ func peerSettings() []setting[Config] {
 		{key: "registry/ssl.key.location", at: func(c *Config) any { return &c.Registry.TLS.KeyFile }, doc: "PEM file of the client's key."},
 		{key: "registry/timeout", at: func(c *Config) any { return &c.Registry.Timeout }, doc: "Deadline of one request to the registry."},
 		{key: "registry/overrides", at: func(c *Config) any { return &c.Registry.Overrides }, doc: "Schemas that the registry lost or has wrong: id or GUID to a file with its source, or with a serialized descriptor in base64. Imports are looked for beside the file and in the folders above it.", example: "{\"17\": schemas/shop/v1/order.proto}"},
-		{key: "catalog/type", at: func(c *Config) any { return &c.Catalog.Type }, doc: "Kind of Iceberg catalog. glue and hive need a binary built with -tags cloud.", values: []string{"rest", "sql", "glue", "hive"}},
+		{key: "catalog/type", at: func(c *Config) any { return &c.Catalog.Type }, doc: "Kind of Iceberg catalog. sql is the table layout of the JDBC catalog, on PostgreSQL or SQLite. glue and hive need a binary built with -tags cloud.", values: []string{"rest", "sql", "glue", "hive"}},
 		{key: "catalog/name", at: func(c *Config) any { return &c.Catalog.Name }, doc: "Name of the catalog inside an SQL catalog's database."},
-		{key: "catalog/uri", at: func(c *Config) any { return &c.Catalog.URI }, doc: "Address of the catalog.", example: "http://catalog:8181"},
+		{key: "catalog/uri", at: func(c *Config) any { return &c.Catalog.URI }, doc: "Address of the catalog; for sql the database, as postgres://host:5432/name or sqlite:///path/file.db.", example: "http://catalog:8181"},
 		{key: "catalog/warehouse", at: func(c *Config) any { return &c.Catalog.Warehouse }, doc: "Where new tables are put: a location, or a warehouse's name for a REST catalog.", example: "s3://lake/"},
-		{key: "catalog/credential", at: func(c *Config) any { return &c.Catalog.Credential }, doc: "OAuth2 client credentials, id:secret.", example: "${env:CATALOG_CREDENTIAL}"},
+		{key: "catalog/credential", at: func(c *Config) any { return &c.Catalog.Credential }, doc: "OAuth2 client credentials, id:secret; for sql user:password of the database.", example: "${env:CATALOG_CREDENTIAL}"},
 		{key: "catalog/token", at: func(c *Config) any { return &c.Catalog.Token }, doc: "Bearer token for the catalog.", example: "${file:/run/secrets/catalog}"},
 		{key: "catalog/properties", at: func(c *Config) any { return &c.Catalog.Properties }, doc: "Words passed to the catalog client and the file IO unchanged.", example: "{s3.endpoint: \"http://minio:9000\", s3.region: us-east-1}"},
 	}
@@ -110,8 +110,9 @@ func peerSettings() []setting[Config] {
 func optionSettings() []setting[Options] {
 	type s = setting[Options]
 	return []s{
-		{key: "format", at: func(o *Options) any { return &o.Format }, doc: "Format of record values.", values: []string{"protobuf", "avro", "json", "raw"}},
-		{key: "key", at: func(o *Options) any { return &o.Key }, doc: "What becomes of record keys as columns of their own.", values: []string{"none", "raw", "string", "decode"}},
+		{key: "format", at: func(o *Options) any { return &o.Format }, doc: "Format of record values. protobuf, avro and json_schema have their schemas in the registry; json is one column of checked text, or columns; string and raw take the value as it is.", values: []string{"protobuf", "avro", "json", "json_schema", "string", "raw"}},
+		{key: "key", at: func(o *Options) any { return &o.Key }, doc: "What becomes of record keys as a column of its own, _key: none, their bytes, their text (UTF-8), or decoded as key_format says.", values: []string{"none", "raw", "string", "decode"}},
+		{key: "key_format", at: func(o *Options) any { return &o.KeyFormat }, doc: "Format of keys with key: decode; that of values where not given.", values: []string{"protobuf", "avro", "json", "json_schema"}},
 		{key: "start", at: func(o *Options) any { return &o.Start }, doc: "Where partitions begin that the table does not know yet: earliest, latest, group, {timestamp: T} or {offsets: {topic: {partition: offset}}}. Topics and partitions that appear later always begin at the earliest.", example: "{timestamp: 2026-01-01T00:00:00Z}"},
 		{key: "tombstones", at: func(o *Options) any { return &o.Tombstones }, doc: "Records without a value: skip counts them, row keeps key and position in a row without values.", values: []string{"skip", "row"}},
 		{key: "on_invalid", at: func(o *Options) any { return &o.OnInvalid }, doc: "Records that cannot be decoded: into the quarantine table, stop the partition, or skip and count.", values: []string{"quarantine", "stop", "skip"}},
@@ -142,11 +143,16 @@ func pipelineSettings() []setting[Pipeline] {
 		{key: "pattern", at: func(p *Pipeline) any { return &p.Pattern }, doc: "Topics to read, by a regular expression (RE2) that matches the whole name; instead of topics.", example: "\"shop\\\\..*\""},
 		{key: "table", at: func(p *Pipeline) any { return &p.Table }, doc: "Table to write, namespace.table. {topic} stands for the topic in lower case with every character outside [a-z0-9_] as _.", example: "shop.{topic}"},
 		{key: "message", at: func(p *Pipeline) any { return &p.Message }, doc: "Full name of the Protobuf message, where the schema has several and records do not say.", example: "shop.v1.Order"},
+		{key: "columns", at: func(p *Pipeline) any { return &p.Columns }, doc: "Columns of format json: keys of the record's object with their types, boolean, int, long, float, double, decimal(p, s), date, timestamp, timestamptz, string, binary (base64), json (any value as text), struct<…>, list<…>, map<string, …>. Without it the text is one column, value.", example: "\"id long, at timestamptz, lines list<struct<sku string, units int>>\""},
 		{key: "schema/framing", at: func(p *Pipeline) any { return &p.Schema.Framing }, doc: "Whether values carry the Confluent frame with their schema id, or none and all have the schema named here. confluent-unsigned is the frame of serializers that write the message path in the deprecated form.", values: []string{"confluent", "confluent-unsigned", "none"}},
 		{key: "schema/context", at: func(p *Pipeline) any { return &p.Schema.Context }, doc: "Context of the registry in which the ids of this pipeline's records count; the default one where not given.", example: ".staging"},
 		{key: "schema/subject", at: func(p *Pipeline) any { return &p.Schema.Subject }, doc: "Subject of the schema of values without a frame.", example: "orders-value"},
 		{key: "schema/version", at: func(p *Pipeline) any { return &p.Schema.Version }, doc: "Version under schema.subject; 0 for the latest when the service starts."},
 		{key: "schema/id", at: func(p *Pipeline) any { return &p.Schema.ID }, doc: "Registry id of the schema of values without a frame; instead of schema.subject."},
+		{key: "key_schema/framing", at: func(p *Pipeline) any { return &p.KeySchema.Framing }, doc: "Whether keys that are decoded carry the Confluent frame, or none and all have the schema named here.", values: []string{"confluent", "none"}},
+		{key: "key_schema/subject", at: func(p *Pipeline) any { return &p.KeySchema.Subject }, doc: "Subject of the schema of keys without a frame.", example: "orders-key"},
+		{key: "key_schema/version", at: func(p *Pipeline) any { return &p.KeySchema.Version }, doc: "Version under key_schema.subject; 0 for the latest when the service starts."},
+		{key: "key_schema/id", at: func(p *Pipeline) any { return &p.KeySchema.ID }, doc: "Registry id of the schema of keys without a frame; instead of key_schema.subject."},
 	}
 }
 

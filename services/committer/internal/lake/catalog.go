@@ -19,7 +19,9 @@ import (
 	"github.com/apache/iceberg-go/catalog/rest"
 	sqlcat "github.com/apache/iceberg-go/catalog/sql"
 	_ "github.com/apache/iceberg-go/io/gocloud/s3" // makes s3:// locations known to the library
-	_ "modernc.org/sqlite"                         // the SQLite driver of the sql catalog
+	"github.com/jackc/pgx/v5/pgconn"
+	_ "github.com/jackc/pgx/v5/stdlib" // the PostgreSQL driver of the sql catalog
+	_ "modernc.org/sqlite"             // and its SQLite driver
 
 	"github.com/icestream/icestream/internal/fault"
 )
@@ -159,37 +161,77 @@ type sqlCatalog struct {
 
 func (c *sqlCatalog) Close() error { return errors.Join(c.Catalog.Close(), c.db.Close()) }
 
-func sqlOpener(cfg Config) (opener, error) {
-	scheme, path, found := strings.Cut(cfg.URI, ":")
+// database is what the sql catalog runs on.
+type database struct {
+	driver, source string // for database/sql
+	dialect        sqlcat.SupportedDialect
+	shown          string // for people: without a password
+}
+
+const sqlForms = "sqlite:///path/catalog.db or postgres://host:5432/database"
+
+// databaseOf reads uri; credential, user:password, is for a server.
+func databaseOf(uri, credential string) (database, error) {
+	scheme, path, found := strings.Cut(uri, ":")
 	switch {
 	case !found:
-		path = cfg.URI
+		path = uri
 	case scheme == "sqlite" || scheme == "file":
 		path = strings.TrimPrefix(path, "//")
 	case scheme == "postgres" || scheme == "postgresql":
-		return nil, fault.New(fault.Unsupported, "checking catalog.uri: this build has no PostgreSQL driver: put a REST catalog before the database, or use sqlite")
+		u, err := url.Parse(uri)
+		if err != nil || u.Host == "" || strings.Trim(u.Path, "/") == "" {
+			// The error of the parser would show a password.
+			return database{}, fault.New(fault.InvalidArgument, "checking catalog.uri: it names no PostgreSQL database: want postgres://host:5432/database")
+		}
+		if user, password, both := strings.Cut(credential, ":"); both {
+			u.User = url.UserPassword(user, password)
+		}
+		uri = u.String()
+		return database{driver: "pgx", source: uri, dialect: sqlcat.Postgres, shown: u.Redacted()}, nil
 	default:
-		return nil, fault.New(fault.InvalidArgument, "checking catalog.uri: %q: want sqlite:///path/catalog.db", cfg.URI)
+		return database{}, fault.New(fault.InvalidArgument, "checking catalog.uri: the sql catalog does not know %q: want %s", scheme, sqlForms)
 	}
-	if path == "" || cfg.Warehouse == "" {
-		return nil, fault.New(fault.InvalidArgument, "checking the sql catalog: it needs catalog.uri (sqlite:///path/catalog.db) and catalog.warehouse (file:///path or s3://bucket/prefix)")
+	if path == "" {
+		return database{}, fault.New(fault.InvalidArgument, "checking catalog.uri: it names no database: want %s", sqlForms)
+	}
+	return database{driver: "sqlite", source: "file:" + path + sqliteOptions, dialect: sqlcat.SQLite, shown: path}, nil
+}
+
+func sqlOpener(cfg Config) (opener, error) {
+	d, err := databaseOf(cfg.URI, cfg.Properties["credential"])
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Warehouse == "" {
+		return nil, fault.New(fault.InvalidArgument, "checking the sql catalog: it needs catalog.warehouse (file:///path or s3://bucket/prefix)")
 	}
 	props := iceberg.Properties{"warehouse": cfg.Warehouse}
 	maps.Copy(props, cfg.Properties)
-	return func(context.Context) (catalog.Catalog, error) {
-		db, err := sql.Open("sqlite", "file:"+path+sqliteOptions)
+	delete(props, "credential")
+	return func(ctx context.Context) (catalog.Catalog, error) {
+		db, err := sql.Open(d.driver, d.source)
 		if err != nil {
-			return nil, fmt.Errorf("opening %s: %w", path, err)
+			return nil, fmt.Errorf("opening %s: %w", d.shown, err)
 		}
-		cat, err := sqlcat.NewCatalog(cfg.Name, db, sqlcat.SQLite, props)
+		if err := db.PingContext(ctx); err != nil { // the catalog below makes its tables without a deadline
+			return nil, errors.Join(fmt.Errorf("opening %s: %w", d.shown, err), db.Close())
+		}
+		cat, err := sqlcat.NewCatalog(cfg.Name, db, d.dialect, props)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), db.Close())
+			return nil, errors.Join(fmt.Errorf("opening %s: %w", d.shown, err), db.Close())
 		}
 		return &sqlCatalog{Catalog: cat, db: db}, nil
 	}, nil
 }
 
 func unauthorized(err error) bool {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) {
+		// Class 28 is a log-in that failed, 42501 a right that is missing
+		// (PostgreSQL, appendix A).
+		return strings.HasPrefix(refused.Code, "28") || refused.Code == "42501"
+	}
 	return errors.Is(err, rest.ErrUnauthorized) || errors.Is(err, rest.ErrForbidden) ||
 		errors.Is(err, rest.ErrAuthorizationExpired) || errors.Is(err, rest.ErrOAuthError)
 }

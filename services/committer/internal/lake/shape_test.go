@@ -208,7 +208,9 @@ func TestCatalogSettingsAreCheckedWithoutANetwork(t *testing.T) {
 	}{
 		{Config{Type: "rest", URI: "catalog"}, fault.InvalidArgument, "catalog.uri"},
 		{Config{Type: "nessie"}, fault.InvalidArgument, "catalog.type"},
-		{Config{Type: "sql", URI: "postgres://db/x", Warehouse: "file:///w"}, fault.Unsupported, "PostgreSQL"},
+		{Config{Type: "sql", URI: "postgres://db", Warehouse: "file:///w"}, fault.InvalidArgument, "PostgreSQL"},
+		{Config{Type: "sql", URI: "mysql://db/x", Warehouse: "file:///w"}, fault.InvalidArgument, "mysql"},
+		{Config{Type: "sql", URI: "postgres://db/x"}, fault.InvalidArgument, "warehouse"},
 		{Config{Type: "sql", URI: "sqlite:///x.db"}, fault.InvalidArgument, "warehouse"},
 		{Config{Type: "sql", URI: "x.db", Warehouse: "ftp://x"}, fault.InvalidArgument, "ftp"},
 	} {
