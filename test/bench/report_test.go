@@ -5,7 +5,6 @@ package bench
 import (
 	"fmt"
 	"io"
-	"strings"
 )
 
 // report prints tables and remembers which ratios miss their aim.
@@ -68,9 +67,20 @@ func (r *report) hop(h hop) {
 
 func (r *report) decode(all []decoded) {
 	r.line("")
-	r.line("decode: Protobuf to Arrow columns against a protowire walk that stores nothing, one core")
+	r.line("decode: Protobuf to Arrow columns, one core, against a protowire walk that stores nothing and against dynamicpb with Arrow's builders")
+	r.line("%-7s %9s │ %-17s │ %-19s │ %-20s │ %s", "shape", "ns/record", "of the walk  aim", "x dynamicpb  aim", "one in ten bad  most", "allocs/record  most")
 	for _, d := range all {
-		r.line("%-6s decoder %6.0f ns/record │ walk %6.0f ns/record │ ratio %s", strings.ToLower(d.shape), d.decoder, d.walk,
-			r.ratio("decode "+strings.ToLower(d.shape), d.walk/d.decoder))
+		name := "decode " + d.shape
+		r.line("%-7s %9.0f │ %-17s │ %-19s │ %-20s │ %s", d.shape, d.ns, r.ratio(name, d.walk), r.ratio(name+" dynamicpb", d.rival),
+			r.most(name+" bad", d.bad, 1.25), r.most(name+" allocs", d.allocs, 0.1))
 	}
+}
+
+// most renders a figure next to what it may be at most.
+func (r *report) most(name string, got, most float64) string {
+	if got > most {
+		r.missed = append(r.missed, fmt.Sprintf("%s: %.2f, at most %.2f", name, got, most))
+		return fmt.Sprintf("%5.2f %4.2f MISSED", got, most)
+	}
+	return fmt.Sprintf("%5.2f %4.2f ok", got, most)
 }

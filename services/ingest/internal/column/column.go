@@ -167,7 +167,11 @@ func (c *Column) Set8(row int, v uint64) {
 			c.unnull(row)
 			return
 		}
-		c.Fill(row)
+		c.gap(row)
+		c.words8 = growZero(c.words8, row-c.n+1)
+		c.words8[row] = v
+		c.n = row + 1
+		return
 	}
 	if c.hasValid {
 		c.mark(row)
@@ -184,7 +188,11 @@ func (c *Column) Set4(row int, v uint32) {
 			c.unnull(row)
 			return
 		}
-		c.Fill(row)
+		c.gap(row)
+		c.words4 = growZero(c.words4, row-c.n+1)
+		c.words4[row] = v
+		c.n = row + 1
+		return
 	}
 	if c.hasValid {
 		c.mark(row)
@@ -201,7 +209,11 @@ func (c *Column) Set16(row int, low, high uint64) {
 			c.unnull(row)
 			return
 		}
-		c.Fill(row)
+		c.gap(row)
+		c.words8 = growZero(c.words8, 2*(row-c.n+1))
+		c.words8[2*row], c.words8[2*row+1] = low, high
+		c.n = row + 1
+		return
 	}
 	if c.hasValid {
 		c.mark(row)
@@ -215,10 +227,7 @@ func (c *Column) SetBool(row int, v bool) {
 	if c.n > row {
 		c.unnull(row)
 	} else {
-		c.Fill(row)
-		if c.hasValid {
-			c.mark(row)
-		}
+		c.gap(row)
 		if row>>3 >= len(c.bits) {
 			c.bits = growBits(c.bits, row+1)
 		}

@@ -36,6 +36,25 @@ func (c *Column) Fill(rows int) {
 	c.n = rows
 }
 
+// gap notes the rows from n up to row as absent and row itself as not null, in the
+// bitmap only: the values, and n, are for the caller.
+func (c *Column) gap(row int) {
+	if c.absentNull && row > c.n {
+		c.needValid()
+		c.nulls += row - c.n
+	}
+	if !c.hasValid {
+		return
+	}
+	if need := row>>3 + 1; need > len(c.valid) {
+		c.valid = growZero(c.valid, need-len(c.valid))
+	}
+	if !c.absentNull {
+		setBits(c.valid, c.n, row)
+	}
+	c.valid[row>>3] |= 1 << (row & 7)
+}
+
 func (c *Column) fillBytes(k int) {
 	if c.absentNull || len(c.absent) == 0 {
 		c.offsets = appendSame(c.offsets, int32(len(c.data)), k)

@@ -108,8 +108,8 @@ func TestEveryFormOfAReferenceFindsItsType(t *testing.T) {
 // own.
 func TestContextOfThePipeline(t *testing.T) {
 	a := answers{
-		"/schemas/ids/7":                   `syntax = "proto3"; message Default {}`,
-		"/contexts/.staging/schemas/ids/7": `syntax = "proto3"; message Staged {}`,
+		"/schemas/ids/7":                                   `syntax = "proto3"; message Default {}`,
+		"/contexts/.staging/schemas/ids/7":                 `syntax = "proto3"; message Staged {}`,
 		"/subjects/:.staging:orders-value/versions/latest": map[string]any{"id": 7},
 	}
 	for want, change := range map[string]func(c *Protobuf){
