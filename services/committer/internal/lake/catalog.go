@@ -226,8 +226,7 @@ func sqlOpener(cfg Config) (opener, error) {
 }
 
 func unauthorized(err error) bool {
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		// Class 28 is a log-in that failed, 42501 a right that is missing
 		// (PostgreSQL, appendix A).
 		return strings.HasPrefix(refused.Code, "28") || refused.Code == "42501"
