@@ -101,7 +101,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(
 		devCommand(), runCommand(), validateCommand(), checkCommand(),
 		readCommand(), tailCommand(), tablesCommand(), describeCommand(), statusCommand(), commitCommand(), pipelineCommand(),
-		planCommand(), schemaCommand(), auditCommand(), journalCommand(), versionCommand(),
+		planCommand(), schemaCommand(), quarantineCommand(), policyCommand(), auditCommand(), journalCommand(), versionCommand(),
 	)
 	return root
 }

@@ -200,6 +200,14 @@ func printJSON(w io.Writer, v any) error {
 	return nil
 }
 
+// printLine writes one object on a line of its own.
+func printLine(w io.Writer, v any) error {
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		return fmt.Errorf("writing the output: %w", err)
+	}
+	return nil
+}
+
 // outputFlag adds -o with the formats a command knows; the first is the default.
 func outputFlag(cmd *cobra.Command, into *string, formats ...string) {
 	*into = formats[0]

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	adminv1 "github.com/icestream/icestream/gen/go/icestream/admin/v1"
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/wire"
+)
+
+// askIngest makes one call to the admin service of ingest.
+func (t *target) askIngest(cmd *cobra.Command, call func(context.Context, adminv1.AdminServiceClient) error) error {
+	conn, err := t.dial(cmd, ingestOf)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
+	defer cancel()
+	return call(ctx, adminv1.NewAdminServiceClient(conn))
+}
+
+func policyCommand() *cobra.Command {
+	return group("policy", "What becomes of records that cannot be rows", policyShowCommand(), policySetCommand())
+}
+
+func policyShowCommand() *cobra.Command {
+	var t target
+	var format string
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Show the policy of each pipeline, and which partitions stand still because of bad records",
+		Example: `  icestream policy show -c icestream.yaml
+  icestream policy show --dir ./icestream-dev -o json`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return t.askIngest(cmd, func(ctx context.Context, c adminv1.AdminServiceClient) error {
+				r, err := c.GetPolicy(ctx, &adminv1.GetPolicyRequest{})
+				if err != nil {
+					return wire.FromStatus(err)
+				}
+				if format == "json" {
+					return printProto(cmd, r)
+				}
+				return printPolicies(cmd, r.GetPolicies())
+			})
+		},
+	}
+	t.flags(cmd)
+	outputFlag(cmd, &format, "table", "json")
+	return cmd
+}
+
+func printPolicies(cmd *cobra.Command, list []*adminv1.PipelinePolicy) error {
+	rows := make([][]string, 0, len(list))
+	for _, p := range list {
+		note := ""
+		if p.GetPolicy() != p.GetConfigured() {
+			note = "switched; the configuration says " + p.GetConfigured()
+		}
+		rows = append(rows, []string{p.GetPipeline(), p.GetPolicy(), fmt.Sprint(len(p.GetStopped())), note})
+	}
+	if err := printTable(cmd.OutOrStdout(), []string{"PIPELINE", "POLICY", "STOPPED", ""}, rows); err != nil {
+		return err
+	}
+	for _, p := range list {
+		for _, s := range p.GetStopped() {
+			cmd.Printf("%s/%s[%d] stands still: %s\n", p.GetPipeline(), s.GetTopic(), s.GetPartition(), strings.Map(printable, s.GetReason()))
+		}
+	}
+	return nil
+}
+
+func policySetCommand() *cobra.Command {
+	var t target
+	var format string
+	cmd := &cobra.Command{
+		Use:   "set PIPELINE POLICY",
+		Short: "Switch what becomes of records that cannot be rows: quarantine, stop or skip",
+		Long: `Switch what becomes of records that cannot be rows: quarantine, stop or skip. Partitions that stopped for such records go
+on at once. The switch lasts as long as the ingest process: after a restart the configuration (on_invalid) decides again.`,
+		Example: "  icestream policy set -c icestream.yaml orders quarantine",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return fault.New(fault.InvalidArgument, "%s wants a pipeline and one of quarantine, stop, skip, got %q", cmd.CommandPath(), args)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return t.askIngest(cmd, func(ctx context.Context, c adminv1.AdminServiceClient) error {
+				r, err := c.SetPolicy(ctx, &adminv1.SetPolicyRequest{Pipeline: args[0], Policy: args[1]})
+				if err != nil {
+					return wire.FromStatus(err)
+				}
+				if format == "json" {
+					return printProto(cmd, r)
+				}
+				p := r.GetPolicy()
+				cmd.Printf("pipeline %s: bad records: %s\n", p.GetPipeline(), p.GetPolicy())
+				if p.GetPolicy() != p.GetConfigured() {
+					cmd.Printf("until ingest restarts; to keep it, set on_invalid: %s in the configuration, which says %s\n", p.GetPolicy(), p.GetConfigured())
+				}
+				return nil
+			})
+		},
+	}
+	t.flags(cmd)
+	outputFlag(cmd, &format, "table", "json")
+	return cmd
+}
