@@ -95,6 +95,10 @@ bench: ## measure the whole pipeline next to its floors, as ratios (BENCH_FLAGS=
 bench-rival: ## compare CPU and memory with the Iceberg sink for Kafka Connect (needs a JDK and Maven; EVENTS, ORDERS, ROUNDS)
 	@test/bench/rival/run.sh $(if $(GATE),gate)
 
+.PHONY: commit-cost
+commit-cost: ## make 5,000 commits to one table and compare time, metadata and memory with those after 50 (minutes; COMMITS)
+	$(GO) test -count=1 -v -timeout 60m -run '^TestCommitCostStaysFlat$$' ./services/committer/internal/commit -args -commits $(or $(COMMITS),5000)
+
 .PHONY: e2e-peers
 e2e-peers: ## run the four binaries against a real Kafka, registry, catalog and S3, each killed once (needs Java 17 and 21, Maven, Python; RECORDS)
 	$(GO) test -tags e2e -count=1 -v -timeout 60m ./test/e2e -args -records $(or $(RECORDS),1000000)

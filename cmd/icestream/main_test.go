@@ -103,7 +103,7 @@ func nowhere(t *testing.T) string {
 
 func TestNothingRunningIsSaidInWords(t *testing.T) {
 	at := nowhere(t)
-	for _, args := range [][]string{{"tables"}, {"describe", "a.b"}, {"read", "a.b"}, {"tail", "a.b"}, {"commit", "a.b"}, {"pipeline", "pause", "p"}} {
+	for _, args := range [][]string{{"tables"}, {"describe", "a.b"}, {"read", "a.b"}, {"tail", "a.b"}, {"commit", "a.b"}, {"renew", "a.b"}, {"pipeline", "pause", "p"}} {
 		code, _, errs := icestream(t, append(args, "--addr", at)...)
 		require.Equal(t, run.Dependency, code, "%v", args)
 		require.Contains(t, errs, "nothing answers at "+at, "%v", args)

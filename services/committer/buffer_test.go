@@ -71,7 +71,7 @@ type shown struct {
 func (s shown) DescribeTable(context.Context, *readstatev1.DescribeTableRequest) (*readstatev1.DescribeTableResponse, error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
-	out := &readstatev1.DescribeTableResponse{}
+	out := &readstatev1.DescribeTableResponse{Summary: &readstatev1.TableSummary{TableUuid: wire.UUIDToProto(s.b.commit.Table)}}
 	for p, next := range s.b.next {
 		out.Partitions = append(out.Partitions, &readstatev1.PartitionStatus{Partition: wire.PartitionToProto(p), Visible: next})
 	}

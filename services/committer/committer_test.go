@@ -2,8 +2,11 @@ package committer
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
+	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,7 +76,7 @@ func (r *rig) stop() {
 	require.NoError(r.t, <-r.done)
 }
 
-func (r *rig) open(parts ...int32) *committerv1.OpenTableResponse {
+func (r *rig) request(parts ...int32) *committerv1.OpenTableRequest {
 	req := &committerv1.OpenTableRequest{
 		Pipeline: "orders", Table: tableName, Owner: "test/cluster",
 		Settings: &committerv1.TableSettings{Partition: "bucket(4, id)", MetadataLsn: true, MetadataKafka: true},
@@ -81,6 +84,11 @@ func (r *rig) open(parts ...int32) *committerv1.OpenTableResponse {
 	for _, n := range parts {
 		req.Partitions = append(req.Partitions, &committerv1.PartitionStart{Partition: wire.PartitionToProto(part(n))})
 	}
+	return req
+}
+
+func (r *rig) open(parts ...int32) *committerv1.OpenTableResponse {
+	req := r.request(parts...)
 	var resp *committerv1.OpenTableResponse
 	require.EventuallyWithT(r.t, func(c *assert.CollectT) {
 		ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
@@ -168,6 +176,43 @@ func TestRowsBecomeAProvenTable(t *testing.T) {
 	rows, ok := r.metrics.Value("icestream_committer_rows_total", tableName)
 	require.True(t, ok)
 	require.Positive(t, rows)
+}
+
+// G9: a table that was dropped does not come back empty because the committer was restarted: the buffer remembers it.
+// An operator who wants that says so.
+func TestADroppedTableIsNotMadeAnewUnlessToldSo(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	old := r.open(0)
+	r.buffer.await("the fence", func() bool { return r.buffer.serving })
+	renew := func() error {
+		_, err := committerv1.NewAdminServiceClient(r.conn).RenewTable(t.Context(), &committerv1.RenewTableRequest{Table: tableName})
+		return err
+	}
+	require.ErrorIs(t, renew(), fault.Of(fault.Conflict), "it is open")
+	r.stop()
+	db, err := sql.Open("sqlite", strings.TrimPrefix(r.settings.Catalog.URI, "sqlite://"))
+	require.NoError(t, err)
+	_, err = db.ExecContext(t.Context(), "DELETE FROM iceberg_tables WHERE table_name = 'orders'")
+	require.NoError(t, errors.Join(err, db.Close()))
+
+	r.start()
+	_, err = committerv1.NewTableServiceClient(r.conn).OpenTable(t.Context(), r.request(0))
+	require.ErrorIs(t, err, fault.Of(fault.Stopped))
+	require.ErrorContains(t, err, "dropped or renamed")
+	require.ErrorContains(t, err, "icestream renew "+tableName)
+	reasons := ""
+	for _, c := range r.service.d.Health.Report("committer").Components {
+		reasons += c.Reason
+	}
+	require.Contains(t, reasons, "dropped or renamed", "it is red")
+
+	require.NoError(t, renew())
+	r.buffer.lose() // as one that was restarted finds the journal of another table
+	fresh := r.open(0)
+	require.NotEqual(t, old.GetTableUuid(), fresh.GetTableUuid())
+	r.buffer.await("the fence", func() bool { return r.buffer.serving })
+	r.stop()
 }
 
 func (r *rig) held() int64 {

@@ -72,6 +72,25 @@ func (b *bufferClient) visible(ctx context.Context) (ident.Vector, error) {
 	return v, nil
 }
 
+// remembers returns the id of the table whose log the buffer holds, the zero id
+// when it knows none of that name.
+func (b *bufferClient) remembers(ctx context.Context) (ident.UUID, error) {
+	conn, err := b.conn(ctx)
+	if err != nil {
+		return ident.UUID{}, err
+	}
+	d, err := readstatev1.NewReadStateServiceClient(conn).DescribeTable(ctx, &readstatev1.DescribeTableRequest{Table: b.table})
+	switch err = wire.FromStatus(err); {
+	case fault.ReasonOf(err) == fault.UnknownTable:
+		return ident.UUID{}, nil
+	case err != nil:
+		return ident.UUID{}, err
+	case len(d.GetSummary().GetTableUuid()) == 0:
+		return ident.UUID{}, nil
+	}
+	return wire.UUIDFromProto(d.GetSummary().GetTableUuid())
+}
+
 // OpenTable implements commit.Buffer.
 func (b *bufferClient) OpenTable(ctx context.Context, c event.Commit, schemas []event.Schema, ended []event.EndedEpoch) (*commit.Wanted, error) {
 	client, err := b.client(ctx)

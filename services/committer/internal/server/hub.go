@@ -71,6 +71,7 @@ type Hub struct {
 	base     context.Context //nolint:containedctx // the lifetime of all tables, set by Run
 	draining bool
 	tables   map[string]*entry
+	renewed  map[string]bool // may be made although the buffer remembers them
 	running  sync.WaitGroup
 }
 
@@ -90,7 +91,7 @@ type entry struct {
 
 // New makes a hub; Run starts it.
 func New(o Options) *Hub {
-	h := &Hub{o: o, budget: pull.NewBudget(o.Held), pulse: newPulse(), tables: map[string]*entry{}}
+	h := &Hub{o: o, budget: pull.NewBudget(o.Held), pulse: newPulse(), tables: map[string]*entry{}, renewed: map[string]bool{}}
 	h.catalog = o.Health.Component("committer/catalog")
 	h.catalog.NotReady("the catalog has not answered yet")
 	o.Metrics.GaugeFunc(defHeld, func() float64 { return float64(h.budget.Used()) })
@@ -231,8 +232,16 @@ func (h *Hub) open(ctx context.Context, name, pipeline string, settings *lake.Se
 // load loads a table, or makes it.
 func (h *Hub) load(ctx context.Context, name string, settings *lake.Settings) (*lake.Table, error) {
 	t, err := h.o.Lake.Load(ctx, name)
-	if fault.ReasonOf(err) == fault.UnknownTable && settings != nil {
-		return h.o.Lake.Create(ctx, name, *settings)
+	if fault.ReasonOf(err) != fault.UnknownTable || settings == nil {
+		return t, err
+	}
+	if err := h.mayCreate(ctx, name); err != nil {
+		return nil, err
+	}
+	if t, err = h.o.Lake.Create(ctx, name, *settings); err == nil {
+		h.mu.Lock()
+		delete(h.renewed, name)
+		h.mu.Unlock()
 	}
 	return t, err
 }

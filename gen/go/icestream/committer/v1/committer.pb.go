@@ -685,6 +685,89 @@ func (x *CommitNowRequest) GetTable() string {
 	return ""
 }
 
+// RenewTableRequest names a table.
+type RenewTableRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Table identifier.
+	Table         string `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewTableRequest) Reset() {
+	*x = RenewTableRequest{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewTableRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewTableRequest) ProtoMessage() {}
+
+func (x *RenewTableRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewTableRequest.ProtoReflect.Descriptor instead.
+func (*RenewTableRequest) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RenewTableRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+// RenewTableResponse says that the table is made as soon as ingest asks for it.
+type RenewTableResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewTableResponse) Reset() {
+	*x = RenewTableResponse{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewTableResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewTableResponse) ProtoMessage() {}
+
+func (x *RenewTableResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewTableResponse.ProtoReflect.Descriptor instead.
+func (*RenewTableResponse) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{9}
+}
+
 // CommitNowResponse is the state after the commit.
 type CommitNowResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -698,7 +781,7 @@ type CommitNowResponse struct {
 
 func (x *CommitNowResponse) Reset() {
 	*x = CommitNowResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[8]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -710,7 +793,7 @@ func (x *CommitNowResponse) String() string {
 func (*CommitNowResponse) ProtoMessage() {}
 
 func (x *CommitNowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[8]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -723,7 +806,7 @@ func (x *CommitNowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitNowResponse.ProtoReflect.Descriptor instead.
 func (*CommitNowResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{8}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CommitNowResponse) GetCommit() *v1.Commit {
@@ -756,7 +839,7 @@ type ReplayQuarantineRequest struct {
 
 func (x *ReplayQuarantineRequest) Reset() {
 	*x = ReplayQuarantineRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -768,7 +851,7 @@ func (x *ReplayQuarantineRequest) String() string {
 func (*ReplayQuarantineRequest) ProtoMessage() {}
 
 func (x *ReplayQuarantineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -781,7 +864,7 @@ func (x *ReplayQuarantineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayQuarantineRequest.ProtoReflect.Descriptor instead.
 func (*ReplayQuarantineRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{9}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReplayQuarantineRequest) GetTable() string {
@@ -828,7 +911,7 @@ type QuarantineFilter struct {
 
 func (x *QuarantineFilter) Reset() {
 	*x = QuarantineFilter{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +923,7 @@ func (x *QuarantineFilter) String() string {
 func (*QuarantineFilter) ProtoMessage() {}
 
 func (x *QuarantineFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +936,7 @@ func (x *QuarantineFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineFilter.ProtoReflect.Descriptor instead.
 func (*QuarantineFilter) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{10}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *QuarantineFilter) GetPipeline() string {
@@ -925,7 +1008,7 @@ type ReplayQuarantineResponse struct {
 
 func (x *ReplayQuarantineResponse) Reset() {
 	*x = ReplayQuarantineResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1020,7 @@ func (x *ReplayQuarantineResponse) String() string {
 func (*ReplayQuarantineResponse) ProtoMessage() {}
 
 func (x *ReplayQuarantineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1033,7 @@ func (x *ReplayQuarantineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayQuarantineResponse.ProtoReflect.Descriptor instead.
 func (*ReplayQuarantineResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{11}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReplayQuarantineResponse) GetSelected() int64 {
@@ -1003,7 +1086,7 @@ type ReplaySnapshot struct {
 
 func (x *ReplaySnapshot) Reset() {
 	*x = ReplaySnapshot{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1015,7 +1098,7 @@ func (x *ReplaySnapshot) String() string {
 func (*ReplaySnapshot) ProtoMessage() {}
 
 func (x *ReplaySnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1028,7 +1111,7 @@ func (x *ReplaySnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaySnapshot.ProtoReflect.Descriptor instead.
 func (*ReplaySnapshot) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{12}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReplaySnapshot) GetSnapshotId() int64 {
@@ -1069,7 +1152,7 @@ type ReplayRefusal struct {
 
 func (x *ReplayRefusal) Reset() {
 	*x = ReplayRefusal{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1081,7 +1164,7 @@ func (x *ReplayRefusal) String() string {
 func (*ReplayRefusal) ProtoMessage() {}
 
 func (x *ReplayRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1094,7 +1177,7 @@ func (x *ReplayRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayRefusal.ProtoReflect.Descriptor instead.
 func (*ReplayRefusal) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{13}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReplayRefusal) GetReason() string {
@@ -1136,7 +1219,7 @@ type ListSchemaRefusalsRequest struct {
 
 func (x *ListSchemaRefusalsRequest) Reset() {
 	*x = ListSchemaRefusalsRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1148,7 +1231,7 @@ func (x *ListSchemaRefusalsRequest) String() string {
 func (*ListSchemaRefusalsRequest) ProtoMessage() {}
 
 func (x *ListSchemaRefusalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1161,7 +1244,7 @@ func (x *ListSchemaRefusalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchemaRefusalsRequest.ProtoReflect.Descriptor instead.
 func (*ListSchemaRefusalsRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{14}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListSchemaRefusalsRequest) GetTable() string {
@@ -1182,7 +1265,7 @@ type ListSchemaRefusalsResponse struct {
 
 func (x *ListSchemaRefusalsResponse) Reset() {
 	*x = ListSchemaRefusalsResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1277,7 @@ func (x *ListSchemaRefusalsResponse) String() string {
 func (*ListSchemaRefusalsResponse) ProtoMessage() {}
 
 func (x *ListSchemaRefusalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1290,7 @@ func (x *ListSchemaRefusalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchemaRefusalsResponse.ProtoReflect.Descriptor instead.
 func (*ListSchemaRefusalsResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{15}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListSchemaRefusalsResponse) GetRefused() []*RefusedSchema {
@@ -1236,7 +1319,7 @@ type RefusedSchema struct {
 
 func (x *RefusedSchema) Reset() {
 	*x = RefusedSchema{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1331,7 @@ func (x *RefusedSchema) String() string {
 func (*RefusedSchema) ProtoMessage() {}
 
 func (x *RefusedSchema) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1344,7 @@ func (x *RefusedSchema) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefusedSchema.ProtoReflect.Descriptor instead.
 func (*RefusedSchema) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{16}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RefusedSchema) GetTable() string {
@@ -1319,7 +1402,7 @@ type DecideSchemaRequest struct {
 
 func (x *DecideSchemaRequest) Reset() {
 	*x = DecideSchemaRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1414,7 @@ func (x *DecideSchemaRequest) String() string {
 func (*DecideSchemaRequest) ProtoMessage() {}
 
 func (x *DecideSchemaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1427,7 @@ func (x *DecideSchemaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideSchemaRequest.ProtoReflect.Descriptor instead.
 func (*DecideSchemaRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{17}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DecideSchemaRequest) GetTable() string {
@@ -1397,7 +1480,7 @@ type DecideSchemaResponse struct {
 
 func (x *DecideSchemaResponse) Reset() {
 	*x = DecideSchemaResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1492,7 @@ func (x *DecideSchemaResponse) String() string {
 func (*DecideSchemaResponse) ProtoMessage() {}
 
 func (x *DecideSchemaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1505,7 @@ func (x *DecideSchemaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideSchemaResponse.ProtoReflect.Descriptor instead.
 func (*DecideSchemaResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{18}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DecideSchemaResponse) GetDecisions() []*SchemaDecision {
@@ -1471,7 +1554,7 @@ type SchemaDecision struct {
 
 func (x *SchemaDecision) Reset() {
 	*x = SchemaDecision{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1566,7 @@ func (x *SchemaDecision) String() string {
 func (*SchemaDecision) ProtoMessage() {}
 
 func (x *SchemaDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1579,7 @@ func (x *SchemaDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchemaDecision.ProtoReflect.Descriptor instead.
 func (*SchemaDecision) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{19}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SchemaDecision) GetPipeline() string {
@@ -1613,7 +1696,10 @@ const file_icestream_committer_v1_committer_proto_rawDesc = "" +
 	"\x03why\x18\x04 \x01(\tR\x03why\x12\x14\n" +
 	"\x05field\x18\x05 \x01(\tR\x05field\"(\n" +
 	"\x10CommitNowRequest\x12\x14\n" +
-	"\x05table\x18\x01 \x01(\tR\x05table\"e\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\")\n" +
+	"\x11RenewTableRequest\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\"\x14\n" +
+	"\x12RenewTableResponse\"e\n" +
 	"\x11CommitNowResponse\x122\n" +
 	"\x06commit\x18\x01 \x01(\v2\x1a.icestream.types.v1.CommitR\x06commit\x12\x1c\n" +
 	"\tcommitted\x18\x02 \x01(\bR\tcommitted\"\x8a\x01\n" +
@@ -1689,9 +1775,11 @@ const file_icestream_committer_v1_committer_proto_rawDesc = "" +
 	"\x18SCHEMA_ACTION_QUARANTINE\x10\x032\xde\x01\n" +
 	"\fTableService\x12`\n" +
 	"\tOpenTable\x12(.icestream.committer.v1.OpenTableRequest\x1a).icestream.committer.v1.OpenTableResponse\x12l\n" +
-	"\rProposeSchema\x12,.icestream.committer.v1.ProposeSchemaRequest\x1a-.icestream.committer.v1.ProposeSchemaResponse2\xcf\x03\n" +
+	"\rProposeSchema\x12,.icestream.committer.v1.ProposeSchemaRequest\x1a-.icestream.committer.v1.ProposeSchemaResponse2\xb4\x04\n" +
 	"\fAdminService\x12`\n" +
-	"\tCommitNow\x12(.icestream.committer.v1.CommitNowRequest\x1a).icestream.committer.v1.CommitNowResponse\x12{\n" +
+	"\tCommitNow\x12(.icestream.committer.v1.CommitNowRequest\x1a).icestream.committer.v1.CommitNowResponse\x12c\n" +
+	"\n" +
+	"RenewTable\x12).icestream.committer.v1.RenewTableRequest\x1a*.icestream.committer.v1.RenewTableResponse\x12{\n" +
 	"\x12ListSchemaRefusals\x121.icestream.committer.v1.ListSchemaRefusalsRequest\x1a2.icestream.committer.v1.ListSchemaRefusalsResponse\x12i\n" +
 	"\fDecideSchema\x12+.icestream.committer.v1.DecideSchemaRequest\x1a,.icestream.committer.v1.DecideSchemaResponse\x12u\n" +
 	"\x10ReplayQuarantine\x12/.icestream.committer.v1.ReplayQuarantineRequest\x1a0.icestream.committer.v1.ReplayQuarantineResponseB\xf0\x01\n" +
@@ -1710,7 +1798,7 @@ func file_icestream_committer_v1_committer_proto_rawDescGZIP() []byte {
 }
 
 var file_icestream_committer_v1_committer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_icestream_committer_v1_committer_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_icestream_committer_v1_committer_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_icestream_committer_v1_committer_proto_goTypes = []any{
 	(SchemaAction)(0),                  // 0: icestream.committer.v1.SchemaAction
 	(*OpenTableRequest)(nil),           // 1: icestream.committer.v1.OpenTableRequest
@@ -1721,57 +1809,61 @@ var file_icestream_committer_v1_committer_proto_goTypes = []any{
 	(*ProposeSchemaResponse)(nil),      // 6: icestream.committer.v1.ProposeSchemaResponse
 	(*SchemaRefusal)(nil),              // 7: icestream.committer.v1.SchemaRefusal
 	(*CommitNowRequest)(nil),           // 8: icestream.committer.v1.CommitNowRequest
-	(*CommitNowResponse)(nil),          // 9: icestream.committer.v1.CommitNowResponse
-	(*ReplayQuarantineRequest)(nil),    // 10: icestream.committer.v1.ReplayQuarantineRequest
-	(*QuarantineFilter)(nil),           // 11: icestream.committer.v1.QuarantineFilter
-	(*ReplayQuarantineResponse)(nil),   // 12: icestream.committer.v1.ReplayQuarantineResponse
-	(*ReplaySnapshot)(nil),             // 13: icestream.committer.v1.ReplaySnapshot
-	(*ReplayRefusal)(nil),              // 14: icestream.committer.v1.ReplayRefusal
-	(*ListSchemaRefusalsRequest)(nil),  // 15: icestream.committer.v1.ListSchemaRefusalsRequest
-	(*ListSchemaRefusalsResponse)(nil), // 16: icestream.committer.v1.ListSchemaRefusalsResponse
-	(*RefusedSchema)(nil),              // 17: icestream.committer.v1.RefusedSchema
-	(*DecideSchemaRequest)(nil),        // 18: icestream.committer.v1.DecideSchemaRequest
-	(*DecideSchemaResponse)(nil),       // 19: icestream.committer.v1.DecideSchemaResponse
-	(*SchemaDecision)(nil),             // 20: icestream.committer.v1.SchemaDecision
-	nil,                                // 21: icestream.committer.v1.TableSettings.PropertiesEntry
-	(*v1.Partition)(nil),               // 22: icestream.types.v1.Partition
-	(*v1.PartitionPosition)(nil),       // 23: icestream.types.v1.PartitionPosition
-	(*v1.TableSchema)(nil),             // 24: icestream.types.v1.TableSchema
-	(*v1.Commit)(nil),                  // 25: icestream.types.v1.Commit
+	(*RenewTableRequest)(nil),          // 9: icestream.committer.v1.RenewTableRequest
+	(*RenewTableResponse)(nil),         // 10: icestream.committer.v1.RenewTableResponse
+	(*CommitNowResponse)(nil),          // 11: icestream.committer.v1.CommitNowResponse
+	(*ReplayQuarantineRequest)(nil),    // 12: icestream.committer.v1.ReplayQuarantineRequest
+	(*QuarantineFilter)(nil),           // 13: icestream.committer.v1.QuarantineFilter
+	(*ReplayQuarantineResponse)(nil),   // 14: icestream.committer.v1.ReplayQuarantineResponse
+	(*ReplaySnapshot)(nil),             // 15: icestream.committer.v1.ReplaySnapshot
+	(*ReplayRefusal)(nil),              // 16: icestream.committer.v1.ReplayRefusal
+	(*ListSchemaRefusalsRequest)(nil),  // 17: icestream.committer.v1.ListSchemaRefusalsRequest
+	(*ListSchemaRefusalsResponse)(nil), // 18: icestream.committer.v1.ListSchemaRefusalsResponse
+	(*RefusedSchema)(nil),              // 19: icestream.committer.v1.RefusedSchema
+	(*DecideSchemaRequest)(nil),        // 20: icestream.committer.v1.DecideSchemaRequest
+	(*DecideSchemaResponse)(nil),       // 21: icestream.committer.v1.DecideSchemaResponse
+	(*SchemaDecision)(nil),             // 22: icestream.committer.v1.SchemaDecision
+	nil,                                // 23: icestream.committer.v1.TableSettings.PropertiesEntry
+	(*v1.Partition)(nil),               // 24: icestream.types.v1.Partition
+	(*v1.PartitionPosition)(nil),       // 25: icestream.types.v1.PartitionPosition
+	(*v1.TableSchema)(nil),             // 26: icestream.types.v1.TableSchema
+	(*v1.Commit)(nil),                  // 27: icestream.types.v1.Commit
 }
 var file_icestream_committer_v1_committer_proto_depIdxs = []int32{
 	2,  // 0: icestream.committer.v1.OpenTableRequest.partitions:type_name -> icestream.committer.v1.PartitionStart
 	3,  // 1: icestream.committer.v1.OpenTableRequest.settings:type_name -> icestream.committer.v1.TableSettings
-	22, // 2: icestream.committer.v1.PartitionStart.partition:type_name -> icestream.types.v1.Partition
-	21, // 3: icestream.committer.v1.TableSettings.properties:type_name -> icestream.committer.v1.TableSettings.PropertiesEntry
-	23, // 4: icestream.committer.v1.OpenTableResponse.positions:type_name -> icestream.types.v1.PartitionPosition
-	24, // 5: icestream.committer.v1.OpenTableResponse.schema:type_name -> icestream.types.v1.TableSchema
-	24, // 6: icestream.committer.v1.ProposeSchemaResponse.schema:type_name -> icestream.types.v1.TableSchema
+	24, // 2: icestream.committer.v1.PartitionStart.partition:type_name -> icestream.types.v1.Partition
+	23, // 3: icestream.committer.v1.TableSettings.properties:type_name -> icestream.committer.v1.TableSettings.PropertiesEntry
+	25, // 4: icestream.committer.v1.OpenTableResponse.positions:type_name -> icestream.types.v1.PartitionPosition
+	26, // 5: icestream.committer.v1.OpenTableResponse.schema:type_name -> icestream.types.v1.TableSchema
+	26, // 6: icestream.committer.v1.ProposeSchemaResponse.schema:type_name -> icestream.types.v1.TableSchema
 	7,  // 7: icestream.committer.v1.ProposeSchemaResponse.refusals:type_name -> icestream.committer.v1.SchemaRefusal
-	25, // 8: icestream.committer.v1.CommitNowResponse.commit:type_name -> icestream.types.v1.Commit
-	11, // 9: icestream.committer.v1.ReplayQuarantineRequest.filter:type_name -> icestream.committer.v1.QuarantineFilter
-	13, // 10: icestream.committer.v1.ReplayQuarantineResponse.snapshots:type_name -> icestream.committer.v1.ReplaySnapshot
-	14, // 11: icestream.committer.v1.ReplayQuarantineResponse.refusals:type_name -> icestream.committer.v1.ReplayRefusal
-	17, // 12: icestream.committer.v1.ListSchemaRefusalsResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
+	27, // 8: icestream.committer.v1.CommitNowResponse.commit:type_name -> icestream.types.v1.Commit
+	13, // 9: icestream.committer.v1.ReplayQuarantineRequest.filter:type_name -> icestream.committer.v1.QuarantineFilter
+	15, // 10: icestream.committer.v1.ReplayQuarantineResponse.snapshots:type_name -> icestream.committer.v1.ReplaySnapshot
+	16, // 11: icestream.committer.v1.ReplayQuarantineResponse.refusals:type_name -> icestream.committer.v1.ReplayRefusal
+	19, // 12: icestream.committer.v1.ListSchemaRefusalsResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
 	7,  // 13: icestream.committer.v1.RefusedSchema.refusals:type_name -> icestream.committer.v1.SchemaRefusal
 	0,  // 14: icestream.committer.v1.DecideSchemaRequest.action:type_name -> icestream.committer.v1.SchemaAction
-	20, // 15: icestream.committer.v1.DecideSchemaResponse.decisions:type_name -> icestream.committer.v1.SchemaDecision
-	17, // 16: icestream.committer.v1.DecideSchemaResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
+	22, // 15: icestream.committer.v1.DecideSchemaResponse.decisions:type_name -> icestream.committer.v1.SchemaDecision
+	19, // 16: icestream.committer.v1.DecideSchemaResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
 	0,  // 17: icestream.committer.v1.SchemaDecision.action:type_name -> icestream.committer.v1.SchemaAction
 	1,  // 18: icestream.committer.v1.TableService.OpenTable:input_type -> icestream.committer.v1.OpenTableRequest
 	5,  // 19: icestream.committer.v1.TableService.ProposeSchema:input_type -> icestream.committer.v1.ProposeSchemaRequest
 	8,  // 20: icestream.committer.v1.AdminService.CommitNow:input_type -> icestream.committer.v1.CommitNowRequest
-	15, // 21: icestream.committer.v1.AdminService.ListSchemaRefusals:input_type -> icestream.committer.v1.ListSchemaRefusalsRequest
-	18, // 22: icestream.committer.v1.AdminService.DecideSchema:input_type -> icestream.committer.v1.DecideSchemaRequest
-	10, // 23: icestream.committer.v1.AdminService.ReplayQuarantine:input_type -> icestream.committer.v1.ReplayQuarantineRequest
-	4,  // 24: icestream.committer.v1.TableService.OpenTable:output_type -> icestream.committer.v1.OpenTableResponse
-	6,  // 25: icestream.committer.v1.TableService.ProposeSchema:output_type -> icestream.committer.v1.ProposeSchemaResponse
-	9,  // 26: icestream.committer.v1.AdminService.CommitNow:output_type -> icestream.committer.v1.CommitNowResponse
-	16, // 27: icestream.committer.v1.AdminService.ListSchemaRefusals:output_type -> icestream.committer.v1.ListSchemaRefusalsResponse
-	19, // 28: icestream.committer.v1.AdminService.DecideSchema:output_type -> icestream.committer.v1.DecideSchemaResponse
-	12, // 29: icestream.committer.v1.AdminService.ReplayQuarantine:output_type -> icestream.committer.v1.ReplayQuarantineResponse
-	24, // [24:30] is the sub-list for method output_type
-	18, // [18:24] is the sub-list for method input_type
+	9,  // 21: icestream.committer.v1.AdminService.RenewTable:input_type -> icestream.committer.v1.RenewTableRequest
+	17, // 22: icestream.committer.v1.AdminService.ListSchemaRefusals:input_type -> icestream.committer.v1.ListSchemaRefusalsRequest
+	20, // 23: icestream.committer.v1.AdminService.DecideSchema:input_type -> icestream.committer.v1.DecideSchemaRequest
+	12, // 24: icestream.committer.v1.AdminService.ReplayQuarantine:input_type -> icestream.committer.v1.ReplayQuarantineRequest
+	4,  // 25: icestream.committer.v1.TableService.OpenTable:output_type -> icestream.committer.v1.OpenTableResponse
+	6,  // 26: icestream.committer.v1.TableService.ProposeSchema:output_type -> icestream.committer.v1.ProposeSchemaResponse
+	11, // 27: icestream.committer.v1.AdminService.CommitNow:output_type -> icestream.committer.v1.CommitNowResponse
+	10, // 28: icestream.committer.v1.AdminService.RenewTable:output_type -> icestream.committer.v1.RenewTableResponse
+	18, // 29: icestream.committer.v1.AdminService.ListSchemaRefusals:output_type -> icestream.committer.v1.ListSchemaRefusalsResponse
+	21, // 30: icestream.committer.v1.AdminService.DecideSchema:output_type -> icestream.committer.v1.DecideSchemaResponse
+	14, // 31: icestream.committer.v1.AdminService.ReplayQuarantine:output_type -> icestream.committer.v1.ReplayQuarantineResponse
+	25, // [25:32] is the sub-list for method output_type
+	18, // [18:25] is the sub-list for method input_type
 	18, // [18:18] is the sub-list for extension type_name
 	18, // [18:18] is the sub-list for extension extendee
 	0,  // [0:18] is the sub-list for field type_name
@@ -1782,14 +1874,14 @@ func file_icestream_committer_v1_committer_proto_init() {
 	if File_icestream_committer_v1_committer_proto != nil {
 		return
 	}
-	file_icestream_committer_v1_committer_proto_msgTypes[10].OneofWrappers = []any{}
+	file_icestream_committer_v1_committer_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_icestream_committer_v1_committer_proto_rawDesc), len(file_icestream_committer_v1_committer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -176,6 +176,7 @@ var TableService_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	AdminService_CommitNow_FullMethodName          = "/icestream.committer.v1.AdminService/CommitNow"
+	AdminService_RenewTable_FullMethodName         = "/icestream.committer.v1.AdminService/RenewTable"
 	AdminService_ListSchemaRefusals_FullMethodName = "/icestream.committer.v1.AdminService/ListSchemaRefusals"
 	AdminService_DecideSchema_FullMethodName       = "/icestream.committer.v1.AdminService/DecideSchema"
 	AdminService_ReplayQuarantine_FullMethodName   = "/icestream.committer.v1.AdminService/ReplayQuarantine"
@@ -190,6 +191,10 @@ type AdminServiceClient interface {
 	// CommitNow commits what is hot without waiting for the interval and answers
 	// once the snapshot landed and was reported.
 	CommitNow(ctx context.Context, in *CommitNowRequest, opts ...grpc.CallOption) (*CommitNowResponse, error)
+	// RenewTable says that a table which was dropped is to be made anew, and its
+	// pipelines start over: without it a table that the buffer remembers and the
+	// catalog does not have is refused. Idempotent.
+	RenewTable(ctx context.Context, in *RenewTableRequest, opts ...grpc.CallOption) (*RenewTableResponse, error)
 	// ListSchemaRefusals lists the source schemas that a table refuses and that
 	// partitions wait with.
 	ListSchemaRefusals(ctx context.Context, in *ListSchemaRefusalsRequest, opts ...grpc.CallOption) (*ListSchemaRefusalsResponse, error)
@@ -214,6 +219,16 @@ func (c *adminServiceClient) CommitNow(ctx context.Context, in *CommitNowRequest
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CommitNowResponse)
 	err := c.cc.Invoke(ctx, AdminService_CommitNow_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) RenewTable(ctx context.Context, in *RenewTableRequest, opts ...grpc.CallOption) (*RenewTableResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RenewTableResponse)
+	err := c.cc.Invoke(ctx, AdminService_RenewTable_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -259,6 +274,10 @@ type AdminServiceServer interface {
 	// CommitNow commits what is hot without waiting for the interval and answers
 	// once the snapshot landed and was reported.
 	CommitNow(context.Context, *CommitNowRequest) (*CommitNowResponse, error)
+	// RenewTable says that a table which was dropped is to be made anew, and its
+	// pipelines start over: without it a table that the buffer remembers and the
+	// catalog does not have is refused. Idempotent.
+	RenewTable(context.Context, *RenewTableRequest) (*RenewTableResponse, error)
 	// ListSchemaRefusals lists the source schemas that a table refuses and that
 	// partitions wait with.
 	ListSchemaRefusals(context.Context, *ListSchemaRefusalsRequest) (*ListSchemaRefusalsResponse, error)
@@ -281,6 +300,9 @@ type UnimplementedAdminServiceServer struct{}
 
 func (UnimplementedAdminServiceServer) CommitNow(context.Context, *CommitNowRequest) (*CommitNowResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CommitNow not implemented")
+}
+func (UnimplementedAdminServiceServer) RenewTable(context.Context, *RenewTableRequest) (*RenewTableResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RenewTable not implemented")
 }
 func (UnimplementedAdminServiceServer) ListSchemaRefusals(context.Context, *ListSchemaRefusalsRequest) (*ListSchemaRefusalsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListSchemaRefusals not implemented")
@@ -326,6 +348,24 @@ func _AdminService_CommitNow_Handler(srv interface{}, ctx context.Context, dec f
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AdminServiceServer).CommitNow(ctx, req.(*CommitNowRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_RenewTable_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RenewTableRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RenewTable(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RenewTable_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RenewTable(ctx, req.(*RenewTableRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -394,6 +434,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CommitNow",
 			Handler:    _AdminService_CommitNow_Handler,
+		},
+		{
+			MethodName: "RenewTable",
+			Handler:    _AdminService_RenewTable_Handler,
 		},
 		{
 			MethodName: "ListSchemaRefusals",

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
+	"github.com/icestream/icestream/internal/wire"
+)
+
+func renewCommand() *cobra.Command {
+	var t target
+	var format string
+	cmd := &cobra.Command{
+		Use:   "renew TABLE",
+		Short: "Let a table that was dropped be made anew",
+		Long: `Let a table that was dropped be made anew: its pipelines start over at the beginning of their topics. Without this a
+table that the buffer remembers and the catalog does not have is refused. Restart the buffer afterwards: its log is
+still that of the old table. A quarantine table that is still there is kept and used.`,
+		Example: "  icestream renew -c icestream.yaml shop.orders",
+		Args:    oneArgument,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			conn, err := t.dial(cmd, committerOf)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = conn.Close() }()
+			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
+			defer cancel()
+			a, err := committerv1.NewAdminServiceClient(conn).RenewTable(ctx, &committerv1.RenewTableRequest{Table: args[0]})
+			if err != nil {
+				return wire.FromStatus(err)
+			}
+			if format == "json" {
+				return printProto(cmd, a)
+			}
+			cmd.Printf("%s is made anew when ingest next asks for it; restart the buffer, whose log is still that of the old table\n", args[0])
+			return nil
+		},
+	}
+	t.flags(cmd)
+	outputFlag(cmd, &format, "table", "json")
+	return cmd
+}
