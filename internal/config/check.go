@@ -297,7 +297,7 @@ func (p *Pipeline) checkFormats(r *report, path string) {
 	if p.Columns != "" && p.Format != "json" {
 		r.addf(path+".columns", "set format: json, or remove it", "declares columns though the format is %s, which says them itself", p.Format)
 	}
-	if p.Schema != (SchemaRef{Framing: "confluent"}) && !Registered(p.Format) {
+	if (p.Schema.ID != 0 || p.Schema.Subject != "" || p.Schema.Context != "") && !Registered(p.Format) {
 		r.addf(path+".schema", "remove it", "names a schema though values of format %s have none", p.Format)
 	}
 	key := p.DecodesKeyAs()
@@ -309,9 +309,9 @@ func (p *Pipeline) checkFormats(r *report, path string) {
 	}
 	k := p.KeySchema
 	switch {
-	case k != (SchemaRef{Framing: "confluent"}) && !Registered(key):
+	case (k.ID != 0 || k.Subject != "") && !Registered(key):
 		r.add(path+".key_schema", "names a schema though keys are not decoded by one", "set key: decode and key_format, or remove it")
-	case k.Framing == "none" && (k.ID == 0) == (k.Subject == ""):
+	case k.Framing == "none" && (k.ID == 0) == (k.Subject == "") && Registered(key):
 		r.add(path+".key_schema", "must name the schema of keys without a frame", "set either id or subject")
 	case k.Framing != "none" && (k.ID != 0 || k.Subject != ""):
 		r.add(path+".key_schema", "names a schema though every key carries its own", "set framing: none, or remove it")

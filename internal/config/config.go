@@ -133,8 +133,9 @@ type Catalog struct {
 
 // Options are the settings of a pipeline that `defaults` may give for all.
 type Options struct {
-	Format     string // protobuf, avro, json, raw
+	Format     string // protobuf, avro, json, json_schema, string, raw
 	Key        string // none, raw, string, decode
+	KeyFormat  string // of decoded keys; empty: that of values
 	Start      Start
 	Tombstones string // skip, row
 	OnInvalid  string // quarantine, stop, skip
@@ -174,7 +175,27 @@ type Pipeline struct {
 	Table   string   // namespace.table, with {topic} where each topic has its own
 	Message string   // full name of the Protobuf message where the schema has several
 	Schema  SchemaRef
+	// KeySchema fixes the schema of decoded keys without a frame.
+	KeySchema SchemaRef
+	Columns   string // of format json
 	Options
+}
+
+// DecodesKeyAs is the format by which keys are decoded, empty where they are not.
+func (p *Pipeline) DecodesKeyAs() string {
+	switch {
+	case p.Key != "decode":
+		return ""
+	case p.KeyFormat != "":
+		return p.KeyFormat
+	default:
+		return p.Format
+	}
+}
+
+// Registered reports whether records of a format have their schemas in the registry.
+func Registered(format string) bool {
+	return format == "protobuf" || format == "avro" || format == "json_schema"
 }
 
 // SchemaRef fixes the schema of records without a frame.

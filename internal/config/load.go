@@ -226,7 +226,7 @@ func (p *parser) pipelines(n *yaml.Node, defaults Options) []Pipeline {
 	}
 	out := make([]Pipeline, len(n.Content))
 	for i, item := range n.Content {
-		out[i] = Pipeline{Options: defaults, Schema: SchemaRef{Framing: "confluent"}}
+		out[i] = Pipeline{Options: defaults, Schema: SchemaRef{Framing: "confluent"}, KeySchema: SchemaRef{Framing: "confluent"}}
 		b := newBranch()
 		bind(b, pipelineSettings(), &out[i])
 		bind(b, optionSettings(), &out[i].Options)

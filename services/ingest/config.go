@@ -11,11 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/icestream/icestream/internal/config"
+	"github.com/icestream/icestream/services/ingest/internal/decode/avro"
+	"github.com/icestream/icestream/services/ingest/internal/decode/jsonrec"
 	"github.com/icestream/icestream/services/ingest/internal/decode/proto"
 	"github.com/icestream/icestream/services/ingest/internal/decode/registry"
 	"github.com/icestream/icestream/services/ingest/internal/pipeline"
@@ -110,31 +111,70 @@ func (c *Config) newRegistry() (*registry.Client, error) {
 
 // codec is the record format of a pipeline.
 func codec(p *config.Pipeline, schemas *registry.Client) (pipeline.Codec, error) {
-	switch p.Format {
+	c, err := codecOf(p.Format, p.Schema, p, schemas)
+	if err != nil {
+		return nil, fmt.Errorf("making pipeline %s: %w", p.Name, err)
+	}
+	return c, nil
+}
+
+// keyCodec is the format of the keys of a pipeline, nil where they are no column.
+func keyCodec(p *config.Pipeline, schemas *registry.Client) (pipeline.Codec, error) {
+	format := p.Key
+	if decoded := p.DecodesKeyAs(); decoded != "" {
+		format = decoded
+	}
+	if format == "" || format == "none" {
+		return nil, nil
+	}
+	bare := *p // message and columns are those of values
+	bare.Message, bare.Columns = "", ""
+	bare.KeySchema.Context = p.Schema.Context
+	c, err := codecOf(format, bare.KeySchema, &bare, schemas)
+	if err != nil {
+		return nil, fmt.Errorf("making pipeline %s: the key: %w", p.Name, err)
+	}
+	return c, nil
+}
+
+func codecOf(format string, ref config.SchemaRef, p *config.Pipeline, schemas *registry.Client) (pipeline.Codec, error) {
+	switch format {
 	case "raw":
 		return pipeline.Raw{}, nil
-	case "protobuf":
-		if schemas == nil {
-			return nil, fmt.Errorf("making pipeline %s: format protobuf needs registry.url", p.Name)
-		}
-		c := &pipeline.Protobuf{
-			Schemas: schemas, Message: p.Message, Context: p.Schema.Context, UnsignedPath: p.Schema.Framing == "confluent-unsigned",
-			Options: proto.Options{EnumAsInt: p.Enum == "int", OneofCase: p.Oneof == "case", TimeOfDayAsTime: p.TimeOfDay == "time"},
-		}
-		if p.Schema.Framing == "none" {
-			if p.Schema.ID == 0 && p.Schema.Subject == "" {
-				return nil, fmt.Errorf("making pipeline %s: schema.framing: none needs schema.id or schema.subject, the one schema of its records", p.Name)
-			}
-			c.Unframed, c.FixedID, c.Subject, c.Version = true, int32(p.Schema.ID), p.Schema.Subject, p.Schema.Version
-		}
-		return c, nil
-	default:
-		return nil, fmt.Errorf("making pipeline %s: this build cannot decode format %q: use protobuf or raw", p.Name, p.Format)
+	case "string":
+		return pipeline.Text{}, nil
+	case "json":
+		return pipeline.NewJSON(p.Columns)
 	}
+	if !config.Registered(format) {
+		return nil, fmt.Errorf("this build cannot decode format %q: use protobuf, avro, json, json_schema, string or raw", format)
+	}
+	if schemas == nil {
+		return nil, fmt.Errorf("format %s needs registry.url", format)
+	}
+	origin := pipeline.Origin{Context: ref.Context}
+	if ref.Framing == "none" {
+		if ref.ID == 0 && ref.Subject == "" {
+			return nil, errors.New("framing: none needs an id or a subject, the one schema of the records")
+		}
+		origin.Unframed, origin.FixedID, origin.Subject, origin.Version = true, int32(ref.ID), ref.Subject, ref.Version
+	}
+	switch format {
+	case "avro":
+		return pipeline.NewAvro(schemas, origin), nil
+	case "json_schema":
+		return pipeline.NewJSONSchema(schemas, origin), nil
+	}
+	return &pipeline.Protobuf{
+		Schemas: schemas, Message: p.Message, Origin: origin, UnsignedPath: ref.Framing == "confluent-unsigned",
+		Options: proto.Options{EnumAsInt: p.Enum == "int", OneofCase: p.Oneof == "case", TimeOfDayAsTime: p.TimeOfDay == "time"},
+	}, nil
 }
 
 // decoderVersion is part of a pipeline's revision: it changes whenever a record may become another row.
-func decoderVersion() string { return strconv.Itoa(proto.Version) }
+func decoderVersion() string {
+	return fmt.Sprintf("%d/%d/%d", proto.Version, avro.Version, jsonrec.Version)
+}
 
 // tlsConfig reads the PEM files of a client. Without verifyHost the certificate must still come from a trusted
 // authority; only the name in it is not compared.

@@ -70,6 +70,9 @@ func New(ctx context.Context, cfg Config, d Deps) (*Service, error) {
 		if err == nil {
 			pc.Codec, err = codec(&cfg.Settings.Pipelines[i], schemas)
 		}
+		if err == nil {
+			pc.Key, err = keyCodec(&cfg.Settings.Pipelines[i], schemas)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -52,8 +52,10 @@ type world struct {
 	addr     string
 
 	mu          sync.Mutex
-	schemas     map[int]string // of the registry
-	registryErr int            // status it answers with instead, 0 for none
+	schemas     map[int]string             // of the registry
+	kinds       map[int]string             // of those that are not Protobuf
+	settings    *committerv1.TableSettings // of the table, as asked for last
+	registryErr int                        // status it answers with instead, 0 for none
 	requests    int
 	refuse      bool // refuse every candidate
 	forgot      bool // the committer has not opened the table since its start
@@ -196,7 +198,11 @@ func (w *world) serveRegistry(rw http.ResponseWriter, r *http.Request) {
 		_, _ = rw.Write([]byte(`{"error_code":40403,"message":"Schema not found"}`))
 		return
 	}
-	_ = json.NewEncoder(rw).Encode(map[string]any{"schema": text, "schemaType": "PROTOBUF"})
+	answer := map[string]any{"schema": text, "schemaType": "PROTOBUF"}
+	if kind, other := w.kinds[id]; other {
+		answer["schemaType"] = kind
+	}
+	_ = json.NewEncoder(rw).Encode(answer)
 }
 
 // serveVersions answers for a subject whose versions have the number of their schema.
@@ -220,7 +226,7 @@ func (w *world) OpenTable(_ context.Context, r *committerv1.OpenTableRequest) (*
 	if w.openErr != nil {
 		return nil, w.openErr
 	}
-	w.forgot = false
+	w.forgot, w.settings = false, r.GetSettings()
 	for _, ps := range r.GetPartitions() {
 		p, err := wire.PartitionFromProto(ps.GetPartition())
 		if err != nil {

@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,10 +19,18 @@ import (
 type Rows interface {
 	Append(payload []byte) error
 	AppendNull() error
+	Undo() // takes the last row back; once after each append
 	Rows() int
 	Size() int // bytes so far; walks all columns
 	Finish() []arrow.Array
 	Reset()
+}
+
+// Keyed are Rows that hold the record's key as well.
+type Keyed interface {
+	Rows
+	// NextKey gives the key of the row that is appended next; nil is null.
+	NextKey(key []byte)
 }
 
 // Target is what row batches look like: the schema of arrowx.RowSchema and the fingerprint that names it in the log.
@@ -71,6 +80,8 @@ type Builder struct {
 	next   int64
 	target *Target
 	rows   Rows
+	keyed  Keyed    // rows, if they hold keys
+	keys   [][]byte // of the rows, as long as all are tombstones
 	done   func(Rows)
 	meta   *meta
 	metas  metaPool
@@ -103,7 +114,7 @@ func New(o Options, first int64) *Builder {
 
 func (b *Builder) start(first int64) {
 	b.first, b.next = first, first
-	b.target, b.rows, b.done, b.meta = nil, nil, nil, nil
+	b.target, b.rows, b.keyed, b.keys, b.done, b.meta = nil, nil, nil, nil, nil, nil
 	b.skips = nil // kept by the entry
 	b.digest.reset()
 	b.epoch, b.count, b.minT, b.maxT = -1, 0, 0, 0
@@ -156,23 +167,29 @@ func (b *Builder) Bind(t *Target, rows Rows, done func(Rows)) error {
 	}
 	b.meta = m
 	b.target, b.rows, b.done = t, rows, done
+	b.keyed, _ = rows.(Keyed)
 	return nil
 }
 
 // Rebind moves the open entry to other columns when all its rows are tombstones, which every schema can hold: it
-// reports false, and does nothing, when there are other rows. The internal columns must be the same.
+// reports false, and does nothing, when there are other rows. The internal columns, and how keys are decoded, must be
+// the same.
 func (b *Builder) Rebind(t *Target, rows Rows, done func(Rows)) (bool, error) {
 	if b.rows == nil || b.nulls != b.rows.Rows() {
 		return false, nil
 	}
-	for range b.nulls {
+	keyed, _ := rows.(Keyed)
+	for i := range b.nulls {
+		if keyed != nil {
+			keyed.NextKey(b.keys[i])
+		}
 		if err := rows.AppendNull(); err != nil {
 			return false, err
 		}
 	}
 	b.rows.Reset()
 	b.done(b.rows)
-	b.target, b.rows, b.done = t, rows, done
+	b.target, b.rows, b.keyed, b.done = t, rows, keyed, done
 	return true, nil
 }
 
@@ -182,9 +199,13 @@ func (b *Builder) Row(r *Record, payload []byte, schemaID int32) error {
 	if r.Offset < b.next {
 		return b.orderError(r)
 	}
+	if b.keyed != nil {
+		b.keyed.NextKey(r.KeyPayload)
+	}
 	if err := b.rows.Append(payload); err != nil {
 		return err
 	}
+	b.keys = nil
 	return b.took(r, outcomeRow, schemaID)
 }
 
@@ -193,8 +214,14 @@ func (b *Builder) NullRow(r *Record) error {
 	if r.Offset < b.next {
 		return b.orderError(r)
 	}
+	if b.keyed != nil {
+		b.keyed.NextKey(r.KeyPayload)
+	}
 	if err := b.rows.AppendNull(); err != nil {
 		return err
+	}
+	if b.keyed != nil && b.nulls == b.rows.Rows()-1 {
+		b.keys = append(b.keys, bytes.Clone(r.KeyPayload))
 	}
 	b.nulls++
 	return b.took(r, outcomeNullRow, -1)

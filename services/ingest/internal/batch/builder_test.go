@@ -35,6 +35,7 @@ func (r *textRows) AppendNull() error {
 	r.values = append(r.values, nil)
 	return nil
 }
+func (r *textRows) Undo()     { r.values = r.values[:len(r.values)-1] }
 func (r *textRows) Rows() int { return len(r.values) }
 func (r *textRows) Size() int {
 	n := 0

@@ -25,6 +25,8 @@ type Record struct {
 	Key         []byte
 	Value       []byte // nil is a tombstone
 	Headers     []Header
+	// KeyPayload is the key without its frame, for Keyed rows; nil is a null key.
+	KeyPayload []byte
 }
 
 // Header is one record header.

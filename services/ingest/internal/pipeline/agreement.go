@@ -11,17 +11,38 @@ import (
 	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
 )
 
-// plan finds the plan of a frame, waiting as long as registry or committer are away.
-func (s *session) plan(ctx context.Context, f *frame.Frame) (*plan, error) {
-	if s.last != nil && f.ID == s.lastFrame.ID && f.Form == s.lastFrame.Form && string(f.Index) == s.lastIndex && f.GUID == s.lastFrame.GUID {
+// met is the frame that was planned for last: nearly always the next one's as well.
+type met struct {
+	frame frame.Frame
+	index string
+	none  bool
+}
+
+func (m *met) is(f *frame.Frame) bool {
+	if f == nil || m.none {
+		return f == nil && m.none
+	}
+	return f.ID == m.frame.ID && f.Form == m.frame.Form && string(f.Index) == m.index && f.GUID == m.frame.GUID
+}
+
+func meet(f *frame.Frame) met {
+	if f == nil {
+		return met{none: true}
+	}
+	return met{frame: frame.Frame{ID: f.ID, Form: f.Form, GUID: f.GUID}, index: string(f.Index)}
+}
+
+// plan finds the plan of a record, waiting as long as registry or committer are away.
+func (s *session) plan(ctx context.Context, r refs) (*plan, error) {
+	if s.last != nil && s.lastValue.is(r.value) && s.lastKey.is(r.key) {
 		return s.last, nil
 	}
 	wait := backoff.Policy{Initial: 100 * time.Millisecond, Max: 5 * time.Second, Factor: 2, Jitter: 0.3}.Start()
 	for {
-		pl, err := s.t.planFor(ctx, f)
+		pl, err := s.t.planFor(ctx, r)
 		if err == nil {
 			s.w.set(event.PartitionRunning, "")
-			s.last, s.lastFrame, s.lastIndex = pl, frame.Frame{ID: f.ID, Form: f.Form, GUID: f.GUID}, string(f.Index)
+			s.last, s.lastValue, s.lastKey = pl, meet(r.value), meet(r.key)
 			return pl, nil
 		}
 		if isRecords(err) {

@@ -12,8 +12,8 @@ import (
 	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/services/ingest/internal/batch"
 	"github.com/icestream/icestream/services/ingest/internal/column"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
-	"github.com/icestream/icestream/services/ingest/internal/decode/proto"
 )
 
 // Source is a source schema: the columns it wants and how its payloads become rows of a target. One whose age among
@@ -51,14 +51,14 @@ func (f *RecordError) Error() string { return f.Reason + ": " + f.Text }
 func reasonOf(err error) (reason, text string, ok bool) {
 	var rf *RecordError
 	var fe *frame.Error
-	var pe *proto.Error
+	var ce *cell.Error
 	switch {
 	case errors.As(err, &rf):
 		return rf.Reason, rf.Text, true
 	case errors.As(err, &fe):
 		return fe.Reason, fe.Error(), true
-	case errors.As(err, &pe):
-		return pe.Reason, pe.Error(), true
+	case errors.As(err, &ce):
+		return ce.Reason, ce.Error(), true
 	default:
 		return "", "", false
 	}
@@ -77,62 +77,100 @@ type Raw struct{}
 func (Raw) Split(value, _ []byte) (frame.Frame, error) { return frame.Unframed(value), nil }
 
 // Source implements Codec.
-func (Raw) Source(context.Context, *frame.Frame) (Source, error) { return rawSource{}, nil }
-
-type rawSource struct{}
-
-func (rawSource) Name() string { return "raw" }
-
-func (rawSource) Candidate() *schema.Schema {
-	return &schema.Schema{Columns: []*schema.Node{{Name: "value", Number: 1, Type: schema.Of(schema.Binary)}}}
+func (Raw) Source(context.Context, *frame.Frame) (Source, error) {
+	return wholeSource{schema.Binary}, nil
 }
 
-func (rawSource) Compile(target *schema.Schema) (func() batch.Rows, error) {
+// Text is the format whose rows have one column, value, with the text of the record, which must be UTF-8.
+type Text struct{}
+
+// Split implements Codec.
+func (Text) Split(value, _ []byte) (frame.Frame, error) { return frame.Unframed(value), nil }
+
+// Source implements Codec.
+func (Text) Source(context.Context, *frame.Frame) (Source, error) {
+	return wholeSource{schema.String}, nil
+}
+
+// wholeSource takes a record as it is: as a binary, or as a string.
+type wholeSource struct{ kind schema.Kind }
+
+func (s wholeSource) Name() string {
+	if s.kind == schema.String {
+		return "string"
+	}
+	return "raw"
+}
+
+// Single says that the column is the record as a whole.
+func (wholeSource) Single() bool { return true }
+
+func (s wholeSource) Candidate() *schema.Schema {
+	return &schema.Schema{Columns: []*schema.Node{{Name: "value", Number: 1, Type: schema.Of(s.kind)}}}
+}
+
+func (s wholeSource) Compile(target *schema.Schema) (func() batch.Rows, error) {
 	mapped := target.Mapped()
 	at := -1
 	for i, n := range mapped {
-		if n.Number == 1 && n.Type.Kind == schema.Binary {
+		if n.Number == 1 && schema.CanHold(n.Type, schema.Of(s.kind)) {
 			at = i
 		}
 	}
 	if at < 0 {
-		return nil, errors.New("the table has no binary column for the raw value")
+		return nil, fmt.Errorf("the table has no column for a value of type %s", s.kind)
 	}
 	if _, err := column.New(mapped[at].ArrowField().Type); err != nil {
-		return nil, fmt.Errorf("making the column of the raw value: %w", err)
+		return nil, fmt.Errorf("making the column of the value: %w", err)
 	}
 	return func() batch.Rows {
 		c, _ := column.New(mapped[at].ArrowField().Type) // tried above
-		return &rawRows{nullRows: nullRows{mapped: mapped}, at: at, value: c}
+		return &wholeRows{nullRows: nullRows{mapped: mapped}, at: at, value: c, text: s.kind == schema.String}
 	}, nil
 }
 
-// rawRows fills one column; all others are null.
-type rawRows struct {
+// wholeRows fills one column; all others are null.
+type wholeRows struct {
 	nullRows
 
 	at    int
 	value *column.Column
+	text  bool
 }
 
-func (r *rawRows) Append(payload []byte) error {
+func (r *wholeRows) Append(payload []byte) error {
+	if r.text && !cell.ValidUTF8(payload) {
+		e := &cell.Error{Format: "string"}
+		e.Reason, e.Detail = cell.UTF8.Describe()
+		return e
+	}
 	if !r.value.SetBytes(r.n, payload) {
-		return proto.ErrBatchFull
+		return cell.ErrBatchFull
 	}
 	r.n++
 	return nil
 }
 
-func (r *rawRows) Size() int { return r.value.Size() }
+func (r *wholeRows) AppendNull() error {
+	r.value.Fill(r.n + 1)
+	return r.nullRows.AppendNull()
+}
 
-func (r *rawRows) Finish() []arrow.Array {
+func (r *wholeRows) Undo() {
+	r.nullRows.Undo()
+	r.value.Truncate(r.n)
+}
+
+func (r *wholeRows) Size() int { return r.value.Size() }
+
+func (r *wholeRows) Finish() []arrow.Array {
 	out := r.nullRows.Finish()
 	out[r.at].Release()
 	out[r.at] = r.value.Finish(r.n)
 	return out
 }
 
-func (r *rawRows) Reset() {
+func (r *wholeRows) Reset() {
 	r.nullRows.Reset()
 	r.value.Reset()
 }
@@ -152,6 +190,8 @@ func (r *nullRows) AppendNull() error {
 	return nil
 }
 
+func (r *nullRows) Undo() { r.n-- }
+
 func (r *nullRows) Rows() int { return r.n }
 func (r *nullRows) Size() int { return r.n * len(r.mapped) }
 func (r *nullRows) Reset()    { r.n = 0 }
@@ -159,6 +199,13 @@ func (r *nullRows) Reset()    { r.n = 0 }
 func (r *nullRows) Finish() []arrow.Array {
 	out := make([]arrow.Array, len(r.mapped))
 	for i, n := range r.mapped {
+		if k := n.Type.Kind; k == schema.List || k == schema.Map {
+			if c, err := column.New(n.ArrowField().Type); err == nil {
+				cell.Unfed(n, c) // empty: engines disagree about null ones
+				out[i] = c.Finish(r.n)
+				continue
+			}
+		}
 		out[i] = array.MakeArrayOfNull(memory.DefaultAllocator, n.ArrowField().Type, r.n)
 	}
 	return out

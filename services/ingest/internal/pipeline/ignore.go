@@ -32,6 +32,13 @@ type narrowRows struct {
 	mapped []*schema.Node
 }
 
+// NextKey implements batch.Keyed, for rows that hold keys.
+func (r *narrowRows) NextKey(key []byte) {
+	if k, ok := r.wideRows.(batch.Keyed); ok {
+		k.NextKey(key)
+	}
+}
+
 func (r *narrowRows) Finish() []arrow.Array {
 	wide := r.wideRows.Finish()
 	out := make([]arrow.Array, len(r.mapped))

@@ -41,6 +41,7 @@ type Config struct {
 	RevisionOf func(policy string) uint64
 	Source     source.Config
 	Codec      Codec
+	Key        Codec // of keys that become a column; nil for none
 	BatchBytes int64
 	RecordMax  int64
 	MessageMax int64 // largest message on any hop

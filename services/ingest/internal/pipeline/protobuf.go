@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -30,41 +29,16 @@ type Schemas interface {
 
 // Protobuf is the format of Protobuf records.
 type Protobuf struct {
+	Origin
+
 	Schemas Schemas
 	Options proto.Options
-	// Context of the registry in which ids count; "" is the default one, or that of Subject.
-	Context string
 	// UnsignedPath says that the message path in the prefix is written in the deprecated form.
 	UnsignedPath bool
 	// Message is the full name of the message where records do not say which; "" is the first of the file.
 	Message string
-	// Unframed says that records carry no schema reference and all have one schema: that of FixedID, or of Subject and
-	// Version (0 for the latest at the first record).
-	Unframed bool
-	FixedID  int32
-	Subject  string
-	Version  int
 
-	resolving sync.Mutex
-	resolved  int32
-}
-
-// fixed is the schema of records without a reference. That it cannot be found is the configuration's fault, never a
-// record's.
-func (c *Protobuf) fixed(ctx context.Context) (int32, error) {
-	c.resolving.Lock()
-	defer c.resolving.Unlock()
-	if c.resolved == 0 && c.FixedID != 0 {
-		c.resolved = c.FixedID
-	}
-	if c.resolved == 0 {
-		id, err := c.Schemas.ID(ctx, c.Subject, c.Version)
-		if err != nil {
-			return 0, configured(registryFault(err))
-		}
-		c.resolved = id
-	}
-	return c.resolved, nil
+	pin pinned
 }
 
 // configured turns a fault of a record into one of the configuration.
@@ -90,7 +64,7 @@ func (c *Protobuf) Split(value, header []byte) (frame.Frame, error) {
 func (c *Protobuf) Source(ctx context.Context, f *frame.Frame) (Source, error) {
 	ref := registry.Ref{ID: f.ID, GUID: f.GUID, ByGUID: f.Form == frame.HeaderGUID, Context: c.Context}
 	if f.Form == frame.Fixed {
-		id, err := c.fixed(ctx)
+		id, err := c.pin.get(ctx, &c.Origin, c.Schemas.ID)
 		if err != nil {
 			return nil, err
 		}

@@ -23,7 +23,7 @@ type TextSchemas[T any] interface {
 
 // Origin says where the schemas of records are.
 type Origin struct {
-	// Context of the registry in which ids mean something; "" is the default one.
+	// Context of the registry in which ids count; "" is the default one, or that of Subject.
 	Context string
 	// Unframed says that records carry no schema reference and all have one schema: that of FixedID, or of Subject and
 	// Version (0 for the latest at the first record).

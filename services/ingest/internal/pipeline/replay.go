@@ -12,8 +12,8 @@ import (
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/services/ingest/internal/batch"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
-	"github.com/icestream/icestream/services/ingest/internal/decode/proto"
 )
 
 // Decoded is what became of raw records: each is in a batch or is refused.
@@ -44,7 +44,7 @@ func (p *Pipeline) Decode(ctx context.Context, table string, part ident.Partitio
 		return Decoded{}, nil
 	}
 	d := &decoding{
-		p: p, t: p.tableNamed(table), dry: dry, plans: map[frame.Key]*plan{},
+		p: p, t: p.tableNamed(table), dry: dry, plans: map[planKey]*plan{},
 		b: batch.New(batch.Options{Partition: part, Revision: p.c.Revision, MaxBytes: p.c.BatchBytes, MaxRows: maxRows}, records[0].Offset),
 	}
 	defer func() { d.b.Drop(d.b.First()) }()
@@ -77,8 +77,8 @@ type decoding struct {
 	dry   bool
 	b     *batch.Builder
 	bound *plan
-	plans map[frame.Key]*plan // of a dry run
-	size  int64               // of finished batches
+	plans map[planKey]*plan // of a dry run
+	size  int64             // of finished batches
 	out   Decoded
 }
 
@@ -100,7 +100,15 @@ func (d *decoding) record(ctx context.Context, r *batch.Record) error {
 	if err != nil {
 		return d.fault(r, err)
 	}
-	pl, err := d.plan(ctx, &f)
+	kf, hasKey, err := d.p.splitKey(r)
+	if err != nil {
+		return d.fault(r, err)
+	}
+	with := refs{value: &f}
+	if hasKey {
+		with.key = &kf
+	}
+	pl, err := d.plan(ctx, with)
 	if err != nil {
 		return d.fault(r, err)
 	}
@@ -128,14 +136,15 @@ func (d *decoding) fault(r *batch.Record, err error) error {
 
 // plan is the plan of a frame: the session's, or in a dry run one that nobody else
 // sees.
-func (d *decoding) plan(ctx context.Context, f *frame.Frame) (*plan, error) {
+func (d *decoding) plan(ctx context.Context, r refs) (*plan, error) {
 	if !d.dry {
-		return d.t.planFor(ctx, f)
+		return d.t.planFor(ctx, r)
 	}
-	if pl := d.plans[f.Key()]; pl != nil {
+	key := r.planKey()
+	if pl := d.plans[key]; pl != nil {
 		return pl.result()
 	}
-	src, err := d.p.c.Codec.Source(ctx, f)
+	src, err := d.p.source(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +161,7 @@ func (d *decoding) plan(ctx context.Context, f *frame.Frame) (*plan, error) {
 		return nil, fault.New(fault.Internal, "compiling the decoder of %s for table %s: %w", src.Name(), d.t.name, err)
 	}
 	pl := &plan{source: src, make: make, target: newTarget(s, target.Fingerprint), agreed: target}
-	d.plans[f.Key()] = pl
+	d.plans[key] = pl
 	return pl, nil
 }
 
@@ -166,7 +175,7 @@ func (d *decoding) row(r *batch.Record, f *frame.Frame, pl *plan, schemaID int32
 		return err
 	}
 	err := d.b.Row(r, f.Payload, schemaID)
-	if errors.Is(err, proto.ErrBatchFull) {
+	if errors.Is(err, cell.ErrBatchFull) {
 		if err := d.cut(); err != nil {
 			return err
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/services/ingest/internal/batch"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
-	"github.com/icestream/icestream/services/ingest/internal/decode/proto"
 	"github.com/icestream/icestream/services/ingest/internal/forward"
 	"github.com/icestream/icestream/services/ingest/internal/source"
 )
@@ -44,8 +44,9 @@ type session struct {
 	// The plan of the records before: nearly always the next one's as well.
 	last      *plan
 	frame     frame.Frame // of the record at hand, here so that no record allocates one
-	lastFrame frame.Frame
-	lastIndex string
+	keyFrame  frame.Frame
+	lastValue met
+	lastKey   met
 	null      *plan // for tombstones before the first plan
 	bound     *plan // the plan whose columns the open entry has
 }
@@ -262,11 +263,15 @@ func (s *session) record(ctx context.Context, r *batch.Record) error {
 	if s.frame, err = s.w.p.c.Codec.Split(r.Value, schemaHeader(r)); err != nil {
 		return s.fault(ctx, r, err, -1)
 	}
+	with, err := s.split(r, &s.frame)
+	if err != nil {
+		return s.fault(ctx, r, err, -1)
+	}
 	f, schemaID := &s.frame, int32(-1)
 	if f.Form == frame.PrefixID || f.Form == frame.HeaderID {
 		schemaID = f.ID
 	}
-	pl, err := s.plan(ctx, f)
+	pl, err := s.plan(ctx, with)
 	if err != nil {
 		return s.fault(ctx, r, err, schemaID)
 	}
@@ -282,7 +287,7 @@ func (s *session) row(ctx context.Context, r *batch.Record, f *frame.Frame, pl *
 		return err
 	}
 	err := s.b.Row(r, f.Payload, schemaID)
-	if errors.Is(err, proto.ErrBatchFull) {
+	if errors.Is(err, cell.ErrBatchFull) {
 		if err := s.send(ctx); err != nil {
 			return err
 		}
@@ -330,7 +335,7 @@ func (s *session) bind(ctx context.Context, pl *plan) error {
 		return nil
 	}
 	if s.b.Bound() != nil {
-		if s.bound == s.null { // rows without values fit every schema
+		if s.bound.id.noValue && s.bound.id.sameKey(pl.id) { // rows without values fit every schema
 			moved, err := s.b.Rebind(pl.target, pl.rows(), pl.put)
 			if err != nil || moved {
 				s.bound = pl
@@ -349,24 +354,57 @@ func (s *session) tombstone(ctx context.Context, r *batch.Record) error {
 	if s.w.p.c.Pipeline.Tombstones != "row" {
 		return s.b.Skip(r, event.SkipTombstone)
 	}
-	pl := s.bound
-	if pl == nil {
-		pl = s.last
-	}
-	if pl == nil {
-		if s.null == nil {
-			null, err := s.t.nullPlan()
-			if err != nil {
-				return err
-			}
-			s.null = null
-		}
-		pl = s.null
+	pl, err := s.nullPlan(ctx, r)
+	if err != nil {
+		return s.fault(ctx, r, err, -1)
 	}
 	if err := s.bind(ctx, pl); err != nil {
 		return err
 	}
-	return s.b.NullRow(r)
+	if err = s.b.NullRow(r); errors.Is(err, cell.ErrBatchFull) {
+		if err := s.send(ctx); err != nil {
+			return err
+		}
+		if err := s.bind(ctx, pl); err != nil {
+			return err
+		}
+		err = s.b.NullRow(r)
+	}
+	if err != nil {
+		return s.fault(ctx, r, err, -1)
+	}
+	return nil
+}
+
+// nullPlan is a plan for a record without a value: that of its neighbours, unless its key needs another one.
+func (s *session) nullPlan(ctx context.Context, r *batch.Record) (*plan, error) {
+	with, err := s.split(r, nil)
+	if err != nil {
+		return nil, err
+	}
+	key := with.planKey()
+	for _, pl := range []*plan{s.bound, s.last} {
+		if pl != nil && pl.id.sameKey(key) {
+			return pl, nil
+		}
+	}
+	if s.w.p.c.Key != nil {
+		return s.plan(ctx, with)
+	}
+	if s.null == nil {
+		s.null, err = s.t.nullPlan()
+	}
+	return s.null, err
+}
+
+// split takes the reference off the key; value is that of the value, nil if there is none.
+func (s *session) split(r *batch.Record, value *frame.Frame) (refs, error) {
+	key, ok, err := s.w.p.splitKey(r)
+	if err != nil || !ok {
+		return refs{value: value}, err
+	}
+	s.keyFrame = key
+	return refs{value: value, key: &s.keyFrame}, nil
 }
 
 // fault sorts an error: one of the record's goes by policy, any other ends the session.
@@ -440,9 +478,11 @@ func (s *session) send(ctx context.Context) error {
 	return s.lane.Send(ctx, s.w.outgoing(e))
 }
 
-func schemaHeader(r *batch.Record) []byte {
+func schemaHeader(r *batch.Record) []byte { return header(r, frame.HeaderName) }
+
+func header(r *batch.Record, name string) []byte {
 	for i := range r.Headers {
-		if r.Headers[i].Key == frame.HeaderName {
+		if r.Headers[i].Key == name {
 			return r.Headers[i].Value
 		}
 	}

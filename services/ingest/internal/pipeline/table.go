@@ -21,7 +21,6 @@ import (
 	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/internal/wire"
 	"github.com/icestream/icestream/services/ingest/internal/batch"
-	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
 	"github.com/icestream/icestream/services/ingest/internal/forward"
 	"github.com/icestream/icestream/services/ingest/internal/source"
 )
@@ -43,14 +42,15 @@ type table struct {
 	buffer    string
 	positions ident.Positions
 	latest    *event.Schema
-	plans     map[frame.Key]*plan
-	proposing map[frame.Key]gate
+	plans     map[planKey]*plan
+	proposing map[planKey]gate
 	convinced map[string]time.Time // topics whose records fit the settings, and until when that is believed
 	down      error
 }
 
 // plan is how the payloads of one source schema become rows of the table.
 type plan struct {
+	id     planKey
 	target *batch.Target
 	agreed *event.Schema // what the committer answered
 	source Source
@@ -100,7 +100,7 @@ func (g gate) enter(ctx context.Context) error {
 func (g gate) leave() { <-g }
 
 func newTable(p *Pipeline, name string) *table {
-	t := &table{p: p, name: name, opening: newGate(), positions: ident.Positions{}, plans: map[frame.Key]*plan{}, proposing: map[frame.Key]gate{}}
+	t := &table{p: p, name: name, opening: newGate(), positions: ident.Positions{}, plans: map[planKey]*plan{}, proposing: map[planKey]gate{}}
 	t.stream = forward.New(forward.Options{
 		Connect: t.connect, Table: name, Pipeline: p.c.Pipeline.Name, Instance: p.c.Instance, Budget: p.budget,
 		Backoff:   backoff.Policy{Initial: 50 * time.Millisecond, Max: 2 * time.Second, Factor: 2, Jitter: 0.3},
@@ -278,10 +278,10 @@ func stopIfFinal(err error) error {
 	}
 }
 
-// planFor returns the plan for a frame, agreeing on a target with the committer at its first use. The error is a
+// planFor returns the plan for the frames of a record, agreeing on a target with the committer at its first use. The error is a
 // *RecordError, a *stopError, or one that heals by itself.
-func (t *table) planFor(ctx context.Context, f *frame.Frame) (*plan, error) {
-	key := f.Key()
+func (t *table) planFor(ctx context.Context, r refs) (*plan, error) {
+	key := r.planKey()
 	t.mu.Lock()
 	pl, lock := t.plans[key], t.proposing[key]
 	if lock == nil {
@@ -302,7 +302,7 @@ func (t *table) planFor(ctx context.Context, f *frame.Frame) (*plan, error) {
 	if pl.fresh() {
 		return pl.result()
 	}
-	src, err := t.p.c.Codec.Source(ctx, f)
+	src, err := t.p.source(ctx, r)
 	if err != nil {
 		t.mu.Lock()
 		delete(t.proposing, key) // ids of bad records must not pile up
@@ -313,6 +313,7 @@ func (t *table) planFor(ctx context.Context, f *frame.Frame) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	pl.id = key
 	t.mu.Lock()
 	t.plans[key] = pl
 	t.mu.Unlock()
@@ -449,7 +450,7 @@ func (t *table) nullPlan() (*plan, error) {
 		return nil, fmt.Errorf("reading the schema of table %s: %w", t.name, err)
 	}
 	mapped := s.Mapped()
-	return &plan{target: newTarget(s, latest.Fingerprint), make: func() batch.Rows { return &nullRows{mapped: mapped} }}, nil
+	return &plan{id: planKey{noValue: true, noKey: true}, target: newTarget(s, latest.Fingerprint), make: func() batch.Rows { return &nullRows{mapped: mapped} }}, nil
 }
 
 // forget drops a plan, so that its target is agreed on again.
