@@ -53,6 +53,13 @@ func (n *Node) ArrowField() arrow.Field {
 	return f
 }
 
+// IsUUID reports whether a field that ArrowField made is a uuid, which Arrow sees
+// as 16 bytes.
+func IsUUID(f arrow.Field) bool {
+	v, ok := f.Metadata.GetValue(typeKey)
+	return ok && v == typeUUID
+}
+
 func (n *Node) arrowType() arrow.DataType {
 	switch n.Type.Kind {
 	case Boolean:

@@ -501,3 +501,29 @@ func TestTargetsWithIgnoredFieldsHaveAPlaceForThem(t *testing.T) {
 		})
 	}
 }
+
+// Issue 4 point 10: a column of our name that is not ours is never overwritten.
+func TestMetadataColumnsAreAddedOnlyWhereTheirNamesAreFree(t *testing.T) {
+	table := create(t, of(col("a", 1, Int))).Schema
+	with, added := table.WithMetadata(true, true)
+	require.Equal(t, []string{"added _lsn long", "added _kafka struct<topic: string, partition: int, offset: long, timestamp: timestamptz, …>"}, []string{added[0].String(), added[1].String()})
+	require.Greater(t, with.Column(LSNColumn).FieldID, table.LastID)
+	require.Nil(t, table.Column(LSNColumn), "not touched")
+	again, added := with.WithMetadata(true, true)
+	require.Empty(t, added)
+	require.Equal(t, with, again)
+	require.False(t, new(Reconcile(with, of(col("a", 1, Int)), nil)).Refused())
+
+	theirs := create(t, of(col("a", 1, Int), col("_LSN", 2, String))).Schema
+	with, _ = theirs.WithMetadata(true, false)
+	require.Equal(t, theirs, with)
+	theirs.Columns[1].Name = LSNColumn
+	target := Reconcile(theirs, of(col("a", 1, Int)), nil)
+	require.Len(t, target.Refusals, 1)
+	require.Contains(t, target.Refusals[0].String(), "column _lsn: the table has string")
+	require.Empty(t, target.Refusals[0].Field, "nothing to decide about")
+	part := &Schema{Columns: MetadataColumns(false, true)}
+	part.Columns[0].Kids = part.Columns[0].Kids[:3]
+	part.AssignIDs()
+	require.False(t, new(Reconcile(part, of(col("a", 1, Int)), nil)).Refused(), "older tables have fewer fields")
+}

@@ -103,6 +103,50 @@ func MetadataColumns(lsn, kafka bool) []*Node {
 	return out
 }
 
+// misfit is our shape of a metadata column where a column of that name has
+// another one, nil where it has ours (with all of its fields or some).
+func misfit(t *Node) *Node {
+	for _, ours := range MetadataColumns(true, true) {
+		if ours.Name == t.Name && !partOf(t, ours) {
+			return ours
+		}
+	}
+	return nil
+}
+
+func partOf(t, ours *Node) bool {
+	if t.Type != ours.Type {
+		return false
+	}
+	for _, k := range t.Kids {
+		if o := ours.Kid(k.Name); o == nil || !partOf(k, o) {
+			return false
+		}
+	}
+	return true
+}
+
+// WithMetadata is the table with the metadata columns that are wanted and whose
+// names are free, in any case. The table is not changed; where nothing is to be
+// added it is returned as it is.
+func (s *Schema) WithMetadata(lsn, kafka bool) (after *Schema, added []Change) {
+	after = s
+	for _, n := range MetadataColumns(lsn, kafka) {
+		if slices.ContainsFunc(s.Columns, func(c *Node) bool { return strings.EqualFold(c.Name, n.Name) }) {
+			continue
+		}
+		if len(added) == 0 {
+			after = s.Clone()
+		}
+		after.Columns = append(after.Columns, n)
+		added = append(added, Change{Kind: Added, Path: n.Name, To: Describe(n)})
+	}
+	if len(added) > 0 {
+		after.AssignIDs()
+	}
+	return after, added
+}
+
 func headersNode() *Node {
 	return &Node{Name: "headers", Type: Of(List), Kids: []*Node{
 		{Name: ElementName, Type: Of(Struct), Kids: []*Node{

@@ -65,7 +65,7 @@ type Refusal struct {
 	Path string // dotted column path in the table
 	// Field is the number path of the field about which an operator decides: the
 	// nearest one above Path that has siblings, so that a column can be put beside
-	// its own.
+	// its own. Empty where only a change of the table helps.
 	Field         string
 	TableType     string
 	CandidateType string
@@ -184,6 +184,12 @@ func (r *reconciler) level(table, candidate []*Node, path, numbers string, top b
 			r.rename(n, c, join(path, t.Name), names)
 			out = append(out, n)
 		case top && IsMetadata(t.Name):
+			if ours := misfit(t); ours != nil {
+				r.refusals = append(r.refusals, Refusal{
+					Path: t.Name, TableType: Describe(t), CandidateType: Describe(ours),
+					Why: "the table has a column of this name that is not Icestream's, which is never overwritten; rename the column",
+				})
+			}
 			out = append(out, cleared(t))
 		default:
 			out = append(out, r.unfed(t, join(path, t.Name)))

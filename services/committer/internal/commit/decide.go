@@ -88,6 +88,9 @@ func (q Question) answers(waiting []Waiting) []Made {
 			continue
 		}
 		for _, r := range w.Refusals {
+			if r.Field == "" {
+				continue // only a change of the table helps
+			}
 			if q.Column == "" || q.Column == r.Field || within(r.Path, q.Column) {
 				add(Made{w.Pipeline, schema.Decision{
 					Action: q.Action, Field: r.Field, Source: w.Source, Column: r.Path,
@@ -135,7 +138,7 @@ func decide(e lake.Evolution, made []Made) (after lake.Evolution, changed bool) 
 // judgeWaiting takes away what the decisions answered.
 func (t *Table) judgeWaiting() {
 	for key, w := range t.waiting {
-		target := verdict(t.head, w.Proposal)
+		target := t.verdict(t.head, w.Proposal)
 		switch {
 		case !target.Refused(), schema.Quarantined(t.head.Evolution.Decisions[key.pipeline], key.source):
 			delete(t.waiting, key)

@@ -89,7 +89,7 @@ func (t *Table) Propose(ctx context.Context, p Proposal) (Proposed, error) {
 // dryRun is the verdict alone. The field ids of new columns are those that they
 // would get now.
 func (t *Table) dryRun(p Proposal) (Proposed, error) {
-	target := verdict(t.head, p)
+	target := t.verdict(t.head, p)
 	out := Proposed{Changes: target.Changes, Refusals: target.Refusals}
 	if target.Refused() {
 		out.Quarantine = schema.Quarantined(t.head.Evolution.Decisions[p.Pipeline], p.Source)
@@ -115,11 +115,26 @@ func (t *Table) refused(key waitingKey, p Proposal, list []schema.Refusal, quara
 	t.waiting[key] = Waiting{Proposal: p, Refusals: list, At: time.Now()}
 }
 
+// WantMetadata says which metadata columns rows shall carry. A table that another
+// tool made gets those that it lacks with the next schema that is proposed.
+func (t *Table) WantMetadata(lsn, kafka bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.wantLSN, t.wantKafka = t.wantLSN || lsn, t.wantKafka || kafka
+}
+
 // verdict is what the rules and the decisions say about a proposal on a head.
-func verdict(head lake.Head, p Proposal) schema.Target {
-	return schema.Evolve(head.Schema, p.Candidate, head.Numbers[p.Pipeline], schema.Options{
+func (t *Table) verdict(head lake.Head, p Proposal) schema.Target {
+	t.mu.Lock()
+	table, added := head.Schema.WithMetadata(t.wantLSN, t.wantKafka)
+	t.mu.Unlock()
+	target := schema.Evolve(table, p.Candidate, head.Numbers[p.Pipeline], schema.Options{
 		Decisions: head.Evolution.Decisions[p.Pipeline], Rename: follows(head, p), Pinned: head.Pinned(),
 	})
+	if !target.Refused() && len(added) > 0 {
+		target.Changes, target.Changed = append(target.Changes, added...), true
+	}
+	return target
 }
 
 // follows reports whether columns take the names of the proposal: only those of a
@@ -133,13 +148,13 @@ func follows(head lake.Head, p Proposal) bool {
 // empty snapshot of ours, which asserts the schema that it was decided upon; a
 // table that moved meanwhile is judged again.
 func (t *Table) evolve(ctx context.Context, p Proposal) (schema.Target, error) {
-	target := verdict(t.head, p)
+	target := t.verdict(t.head, p)
 	if target.Refused() || !target.Changed && maps.Equal(target.Numbers, t.head.Numbers[p.Pipeline]) && !follows(t.head, p) {
 		return target, nil
 	}
 	var changes []schema.Change
 	head, err := t.land(ctx, lake.KindSchema, false, func(head lake.Head) (lake.Change, error) {
-		target = verdict(head, p)
+		target = t.verdict(head, p)
 		if target.Refused() {
 			return lake.Change{}, errRefused
 		}
@@ -164,7 +179,7 @@ func (t *Table) evolve(ctx context.Context, p Proposal) (schema.Target, error) {
 	t.unreported = true
 	t.log.Info("table schema changed", "pipeline", p.Pipeline, "source", p.Source, "schema_id", head.SchemaID, "changes", changes)
 	// As the table has it now: what the catalog made of it counts, not what we asked for.
-	target = verdict(head, p)
+	target = t.verdict(head, p)
 	if target.Changed || target.Refused() {
 		return target, fault.New(fault.Internal, "evolving table %s: the change landed, but the table still differs: %v %v",
 			t.o.Name, target.Changes, refusals(target.Refusals))

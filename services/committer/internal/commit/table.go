@@ -114,6 +114,8 @@ type Table struct {
 	policy  cut.Policy
 	wanted  *Wanted // newest wish of the buffer, nil when none
 	opening bool    // the buffer has to be told the state again
+	// Metadata columns that some pipeline wants.
+	wantLSN, wantKafka bool
 
 	// What follows belongs to the loop.
 	epoch        ident.WriterEpoch // ours; 0 before the take-over

@@ -115,7 +115,7 @@ func (s *scan) read(ctx context.Context, t *Table, column string, places func(ar
 	tbl := t.rehandle(t.handle().Metadata())
 	options := []table.ScanOption{}
 	if column != "" {
-		options = append(options, table.WithSelectedFields(column+".topic", column+".partition", column+".offset"))
+		options = append(options, table.WithSelectedFields(append(older(t.Head().Schema, column), column+".topic", column+".partition", column+".offset")...))
 	} else {
 		options = append(options, table.WithSelectedFields("topic", "partition", "offset", replayedColumn))
 	}
@@ -139,6 +139,22 @@ func (s *scan) read(ctx context.Context, t *Table, column string, places func(ar
 	return nil
 }
 
+// older names a column that is older than the one given, if there is any: files
+// may be older as well, and the library cannot read one of which it wants no
+// column.
+func older(s *schema.Schema, column string) []string {
+	oldest := s.Column(column)
+	for _, c := range s.Columns {
+		if c.FieldID < oldest.FieldID {
+			oldest = c
+		}
+	}
+	if oldest.Name == column {
+		return nil
+	}
+	return []string{oldest.Name}
+}
+
 func (s *scan) add(at place, offset int64) {
 	set := s.sets[at]
 	if set == nil {
@@ -151,7 +167,11 @@ func (s *scan) add(at place, offset int64) {
 }
 
 func kafkaPlaces(rec arrow.RecordBatch, add func(place, int64), stranger func()) error {
-	k, ok := rec.Column(0).(*array.Struct)
+	at := rec.Schema().FieldIndices(schema.KafkaColumn)
+	if len(at) != 1 {
+		return fault.New(fault.Internal, "scanning %s: it is not there", schema.KafkaColumn)
+	}
+	k, ok := rec.Column(at[0]).(*array.Struct)
 	if !ok {
 		return fault.New(fault.Internal, "scanning %s: it is no struct", schema.KafkaColumn)
 	}

@@ -3,15 +3,18 @@ package lake
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/apache/arrow-go/v18/parquet/metadata"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/schema"
 )
 
 // Measured on flat, nested and wide rows: zstd 1 with a dictionary that is given
@@ -26,6 +29,7 @@ const (
 // layout is what all files of one schema share.
 type layout struct {
 	schema *arrow.Schema
+	marked *arrow.Schema // schema with Arrow's type for uuids, which makes Parquet say what they are; the same where there are none
 	props  *parquet.WriterProperties
 	cover  bool // some column needs covered
 }
@@ -33,14 +37,15 @@ type layout struct {
 // newLayout derives the writer properties of a schema whose fields carry Iceberg
 // field ids at every depth. The dictionary's cost check must be asked for leaf by
 // leaf; without it the library keeps dictionaries that only cost.
-func newLayout(schema *arrow.Schema) (*layout, error) {
+func newLayout(sch *arrow.Schema) (*layout, error) {
+	marked := markUUIDs(sch)
 	options := []parquet.WriterProperty{
 		parquet.WithCompression(compress.Codecs.Zstd), parquet.WithCompressionLevel(1),
 		parquet.WithDataPageSize(pageBytes), parquet.WithStats(true),
 		parquet.WithStoreDecimalAsInteger(true), parquet.WithVersion(parquet.V2_LATEST),
 		parquet.WithCreatedBy("icestream"),
 	}
-	leaves, err := pqarrow.ToParquet(schema, parquet.NewWriterProperties(), pqarrow.DefaultWriterProps())
+	leaves, err := pqarrow.ToParquet(marked, parquet.NewWriterProperties(), pqarrow.DefaultWriterProps())
 	if err != nil {
 		return nil, fault.New(fault.Internal, "laying out Parquet columns: %w", err)
 	}
@@ -48,8 +53,8 @@ func newLayout(schema *arrow.Schema) (*layout, error) {
 		options = append(options, parquet.WithDictionaryCostFallbackFor(leaves.Column(i).Path(), true))
 	}
 	return &layout{
-		schema: schema, props: parquet.NewWriterProperties(options...),
-		cover: longDecimal(arrow.StructOf(schema.Fields()...)),
+		schema: sch, marked: marked, props: parquet.NewWriterProperties(options...),
+		cover: longDecimal(arrow.StructOf(sch.Fields()...)),
 	}, nil
 }
 
@@ -77,7 +82,7 @@ type parquetFile struct {
 func (l *layout) open(w io.Writer) (*parquetFile, error) {
 	f := &parquetFile{layout: l, out: &counter{w: w}}
 	var err error
-	f.w, err = pqarrow.NewFileWriter(l.schema, f.out, l.props, pqarrow.DefaultWriterProps())
+	f.w, err = pqarrow.NewFileWriter(l.marked, f.out, l.props, pqarrow.DefaultWriterProps())
 	return f, err
 }
 
@@ -109,6 +114,10 @@ func (f *parquetFile) writeSlice(rec arrow.RecordBatch) error {
 	}
 	if f.layout.cover {
 		rec = covered(rec)
+		defer rec.Release()
+	}
+	if f.layout.marked != f.layout.schema {
+		rec = retyped(rec, f.layout.marked)
 		defer rec.Release()
 	}
 	if err := f.w.WriteBuffered(rec); err != nil {
@@ -157,16 +166,64 @@ func (l *layout) conform(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
 	if int(rec.NumCols()) != l.schema.NumFields() {
 		return nil, fault.New(fault.Internal, "writing a batch: it has %d columns, the table %d", rec.NumCols(), l.schema.NumFields())
 	}
-	columns := make([]arrow.Array, rec.NumCols())
-	for i := range columns {
+	for i := range int(rec.NumCols()) {
 		want := l.schema.Field(i)
 		if !arrow.TypeEqual(rec.Column(i).DataType(), want.Type) {
 			return nil, fault.New(fault.Internal, "writing a batch: column %q has type %s, the table %s", want.Name, rec.Column(i).DataType(), want.Type)
 		}
-		columns[i] = retype(rec.Column(i), want.Type)
+	}
+	return retyped(rec, l.schema), nil
+}
+
+// retyped is a batch under another spelling of its schema.
+func retyped(rec arrow.RecordBatch, sch *arrow.Schema) arrow.RecordBatch {
+	columns := make([]arrow.Array, rec.NumCols())
+	for i := range columns {
+		columns[i] = retype(rec.Column(i), sch.Field(i).Type)
 		defer columns[i].Release()
 	}
-	return array.NewRecordBatch(l.schema, columns, rec.NumRows()), nil
+	return array.NewRecordBatch(sch, columns, rec.NumRows())
+}
+
+// markUUIDs gives uuids Arrow's extension type at every depth. Without it a file
+// holds 16 bytes of anything, and readers that want a uuid refuse it.
+func markUUIDs(sch *arrow.Schema) *arrow.Schema {
+	fields, changed := markFields(sch.Fields())
+	if !changed {
+		return sch
+	}
+	return arrow.NewSchema(fields, nil)
+}
+
+func markFields(fields []arrow.Field) (out []arrow.Field, changed bool) {
+	out = slices.Clone(fields)
+	for i, f := range out {
+		t, other := markType(f)
+		out[i].Type, changed = t, changed || other
+	}
+	return out, changed
+}
+
+func markType(f arrow.Field) (arrow.DataType, bool) {
+	switch t := f.Type.(type) {
+	case *arrow.FixedSizeBinaryType:
+		if schema.IsUUID(f) {
+			return extensions.NewUUIDType(), true
+		}
+	case *arrow.StructType:
+		if kids, changed := markFields(t.Fields()); changed {
+			return arrow.StructOf(kids...), true
+		}
+	case *arrow.ListType:
+		if kids, changed := markFields(t.Fields()); changed {
+			return arrow.ListOfField(kids[0]), true
+		}
+	case *arrow.MapType:
+		if kids, changed := markFields([]arrow.Field{t.KeyField(), t.ItemField()}); changed {
+			return arrow.MapOfFields(kids[0], kids[1]), true
+		}
+	}
+	return f.Type, false
 }
 
 // retype is the same array under another spelling of the same type: the library
@@ -178,6 +235,9 @@ func retype(a arrow.Array, t arrow.DataType) arrow.Array {
 }
 
 func retypeData(d arrow.ArrayData, t arrow.DataType) arrow.ArrayData {
+	if _, uuid := t.(*extensions.UUIDType); uuid {
+		return array.NewData(t, d.Len(), d.Buffers(), nil, d.NullN(), d.Offset())
+	}
 	nested, ok := t.(arrow.NestedType)
 	if !ok {
 		d.Retain()

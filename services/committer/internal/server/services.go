@@ -45,6 +45,7 @@ func (s *tableService) OpenTable(ctx context.Context, req *committerv1.OpenTable
 	if err != nil {
 		return nil, err
 	}
+	e.table.WantMetadata(set.GetMetadataLsn(), set.GetMetadataKafka())
 	opened, err := e.table.OpenPipeline(ctx, req.GetOwner(), req.GetPipeline(), starts)
 	if err != nil {
 		return nil, err

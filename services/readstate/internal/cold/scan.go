@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/iceberg-go"
@@ -97,13 +98,7 @@ func (l *Lake) plan(ctx context.Context, t *table.Table, s readapi.ColdScan, kee
 	if err != nil {
 		return plan{}, explain(err, "reading the schema of snapshot %d of table %s", s.Snapshot, s.Table)
 	}
-	options := []table.ScanOption{
-		table.WithSnapshotID(s.Snapshot), table.WithMaxConcurrency(l.cfg.Concurrency), table.WithSelectedFields(selected(full, s.Target, keep)...),
-	}
-	p := plan{scan: t.Scan(options...)}
-	if p.shape, err = shapeOf(p.scan); err != nil {
-		return plan{}, explain(err, "reading the schema of snapshot %d of table %s", s.Snapshot, s.Table)
-	}
+	p := plan{}
 	if s.Since == 0 {
 		p.tasks, err = whole(ctx, t, s, keep)
 	} else {
@@ -119,7 +114,62 @@ func (l *Lake) plan(ctx context.Context, t *table.Table, s readapi.ColdScan, kee
 	if err != nil {
 		return plan{}, explain(err, "looking for the files of snapshot %d of table %s", s.Snapshot, s.Table)
 	}
+	names := selected(full, s.Target, keep)
+	p.scan = t.Scan(table.WithSnapshotID(s.Snapshot), table.WithMaxConcurrency(l.cfg.Concurrency),
+		table.WithSelectedFields(append(names, inOlderFiles(full, names, p.tasks)...)...))
+	if p.shape, err = shapeOf(p.scan); err != nil {
+		return plan{}, explain(err, "reading the schema of snapshot %d of table %s", s.Snapshot, s.Table)
+	}
 	return p, nil
+}
+
+// inOlderFiles names further columns, so that every file has at least one that is
+// read: the library refuses a file that is older than all columns wanted, whose
+// rows would all be null. Which columns a file has is told by its statistics.
+func inOlderFiles(full *iceberg.Schema, names []string, tasks []table.FileScanTask) []string {
+	ids := make(map[string][]int, full.NumFields())
+	for _, f := range full.Fields() {
+		ids[f.Name] = leaves(f)
+	}
+	var more []string
+	has := func(counts map[int]int64, name string) bool {
+		top, _, _ := strings.Cut(name, ".")
+		of, ok := ids[name]
+		if !ok {
+			of = ids[top]
+		}
+		return slices.ContainsFunc(of, func(id int) bool { _, there := counts[id]; return there })
+	}
+	for _, task := range tasks {
+		counts := task.File.ValueCounts()
+		known := func(name string) bool { return has(counts, name) }
+		if len(counts) == 0 { // no statistics: the first column is the best guess
+			known = func(name string) bool { return name == full.Field(0).Name }
+		}
+		if slices.ContainsFunc(names, known) || slices.ContainsFunc(more, known) {
+			continue
+		}
+		for _, f := range full.Fields() {
+			if known(f.Name) {
+				more = append(more, f.Name)
+				break
+			}
+		}
+	}
+	return more
+}
+
+// leaves are the field ids of the values below a field, which are what a file has.
+func leaves(f iceberg.NestedField) []int {
+	nested, ok := f.Type.(iceberg.NestedType)
+	if !ok {
+		return []int{f.ID}
+	}
+	var out []int
+	for _, k := range nested.Fields() {
+		out = append(out, leaves(k)...)
+	}
+	return out
 }
 
 // whole lists the files of the snapshot, with the deletes that apply to them.
