@@ -16,8 +16,8 @@ func renewCommand() *cobra.Command {
 		Use:   "renew TABLE",
 		Short: "Let a table that was dropped be made anew",
 		Long: `Let a table that was dropped be made anew: its pipelines start over at the beginning of their topics. Without this a
-table that the buffer remembers and the catalog does not have is refused. Restart the buffer afterwards: its log is
-still that of the old table. A quarantine table that is still there is kept and used.`,
+table that the buffer remembers and the catalog does not have is refused. Drop or rename the quarantine table too, and
+restart the buffer afterwards: its log is still that of the old table.`,
 		Example: "  icestream renew -c icestream.yaml shop.orders",
 		Args:    oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {

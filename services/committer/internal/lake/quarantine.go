@@ -23,6 +23,9 @@ import (
 // table.
 const quarantineSuffix = "__quarantine"
 
+// QuarantineName is the name of a table's quarantine table.
+func QuarantineName(table string) string { return table + quarantineSuffix }
+
 // keyApplied is the sequence number of the newest main commit whose quarantine
 // files a snapshot of the quarantine table holds; every lower one is held too.
 const keyApplied = prefix + "applied-sequence"

@@ -6,6 +6,7 @@ import (
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/services/committer/internal/lake"
 )
 
 // mayCreate refuses to make a table that was there before (G9): one that somebody
@@ -18,7 +19,7 @@ func (h *Hub) mayCreate(ctx context.Context, name string) error {
 	renewed := h.renewed[name]
 	h.mu.Unlock()
 	if renewed {
-		return nil
+		return h.quarantineGone(ctx, name)
 	}
 	buffer := &bufferClient{table: name, resolve: h.o.Resolve, dial: h.o.Dial}
 	id, err := buffer.remembers(ctx)
@@ -34,6 +35,21 @@ func (h *Hub) mayCreate(ctx context.Context, name string) error {
 			"Put it back; or, to start anew at the beginning of its topics, run `icestream renew %s` and restart the buffer", name, id, name)
 	h.o.Health.Component("committer/table "+name).NotReady("%s", err.Error())
 	return err
+}
+
+// quarantineGone refuses to make a table anew beside the quarantine of the old
+// one: the same records would be in it twice, and no count would be right again.
+func (h *Hub) quarantineGone(ctx context.Context, name string) error {
+	q := lake.QuarantineName(name)
+	switch _, err := h.o.Lake.Load(ctx, q); {
+	case fault.ReasonOf(err) == fault.UnknownTable:
+		return nil
+	case err != nil:
+		return err
+	default:
+		return fault.New(fault.Stopped, "making table %s anew: %s, the quarantine of the old one, is still there: drop or rename it too, "+
+			"since its records are read again", name, q)
+	}
 }
 
 // Renew lets a table be made although the buffer remembers it.
