@@ -210,10 +210,13 @@ def golden(args):
 
 def produce(args):
     from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
+    admin = AdminClient({"bootstrap.servers": args.bootstrap})
+    admin.create_topics([NewTopic(args.topic, num_partitions=1, config={"max.message.bytes": str(8 << 20)})])[args.topic].result(30)
     serializer = ProtobufSerializer(pb.All, SchemaRegistryClient({"url": args.registry}), {"auto.register.schemas": True})
     producer, failed = Producer({"bootstrap.servers": args.bootstrap, "message.max.bytes": 8 << 20}), []
     meant = records()
