@@ -15,14 +15,14 @@ import (
 	"github.com/icestream/icestream/internal/schema"
 )
 
-// rows are the rows of the log by offset, as JSON of the mapped columns that are not null.
-func (w *world) rows(partition int32) map[int64]string {
+// rows are the rows of the log, which has one partition, by offset: as JSON of the mapped columns that are not null.
+func (w *world) rows() map[int64]string {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := map[int64]string{}
 	for _, e := range w.entries {
-		if e.Partition.Number != partition || e.Rows == 0 {
+		if e.Rows == 0 {
 			continue
 		}
 		target := w.known[e.Fingerprint]
@@ -91,7 +91,7 @@ func TestAvroRecordsBecomeRows(t *testing.T) { // S1, S2, S5, G8
 	w.appended(0, 7)
 	require.Equal(t, map[int64]string{
 		0: `{"id":"a","units":3}`, 1: `{"id":"b","note":"no","units":4}`, 2: `{"id":"c","units":5}`, 6: `{"id":"f","units":3}`,
-	}, w.rows(0), "the renamed field keeps its column, the wider one its place")
+	}, w.rows(), "the renamed field keeps its column, the wider one its place")
 	got := w.outcome(0)
 	require.Equal(t, "bad truncated", got[3])
 	require.Equal(t, "bad schema_unknown", got[4])
@@ -109,7 +109,7 @@ func TestJSONRecordsOfASchemaBecomeRows(t *testing.T) {
 	)
 	w.start()
 	w.appended(0, 3)
-	require.Equal(t, map[int64]string{0: `{"id":"a","units":3}`}, w.rows(0))
+	require.Equal(t, map[int64]string{0: `{"id":"a","units":3}`}, w.rows())
 	require.Equal(t, "bad out_of_range", w.outcome(0)[1])
 	require.Equal(t, "bad schema_invalid", w.outcome(0)[2])
 }
@@ -123,7 +123,7 @@ func TestJSONWithoutASchema(t *testing.T) {
 		w.send(&kgo.Record{Value: []byte(` {"id": 7} `)}, &kgo.Record{Value: []byte(`{"id": 7`)})
 		w.start()
 		w.appended(0, 2)
-		require.Equal(t, map[int64]string{0: want}, w.rows(0))
+		require.Equal(t, map[int64]string{0: want}, w.rows())
 		require.Equal(t, "bad truncated", w.outcome(0)[1])
 	}
 }
@@ -133,7 +133,7 @@ func TestStringsAreTextOrQuarantined(t *testing.T) {
 	w.send(&kgo.Record{Value: []byte("grüße")}, &kgo.Record{Value: []byte{0xff}}, &kgo.Record{Value: []byte{}})
 	w.start()
 	w.appended(0, 3)
-	require.Equal(t, map[int64]string{0: `{"value":"grüße"}`, 2: `{"value":""}`}, w.rows(0))
+	require.Equal(t, map[int64]string{0: `{"value":"grüße"}`, 2: `{"value":""}`}, w.rows())
 	require.Equal(t, "bad invalid_utf8", w.outcome(0)[1])
 }
 
@@ -148,7 +148,8 @@ func TestKeysAreAColumn(t *testing.T) { // issue 4 points 1 and 10
 		{
 			"key: raw",
 			[]*kgo.Record{{Key: []byte{0xff}, Value: value("a")}, {Value: value("b")}, {Key: []byte("t")}, {Key: []byte{}, Value: value("c")}},
-			map[int64]string{0: `{"_key":"/w==","id":"a","units":1}`, 1: `{"id":"b","units":1}`, 2: `{"_key":"dA=="}`, 3: `{"_key":"","id":"c","units":1}`}, nil,
+			map[int64]string{0: `{"_key":"/w==","id":"a","units":1}`, 1: `{"id":"b","units":1}`, 2: `{"_key":"dA=="}`, 3: `{"_key":"","id":"c","units":1}`},
+			nil,
 		},
 		{
 			"key: string",
@@ -165,7 +166,9 @@ func TestKeysAreAColumn(t *testing.T) { // issue 4 points 1 and 10
 		{
 			"key: decode, key_format: avro",
 			[]*kgo.Record{
-				{Key: prefix(5, "\x04"), Value: value("a")}, {Key: prefix(6, "\x04hi"), Value: value("b")}, {Key: prefix(5, "\x06")},
+				{Key: prefix(5, "\x04"), Value: value("a")},
+				{Key: prefix(6, "\x04hi"), Value: value("b")},
+				{Key: prefix(5, "\x06")},
 				{Key: []byte("\x08"), Value: value("c"), Headers: []kgo.RecordHeader{{Key: "__key_schema_id", Value: []byte{0, 0, 0, 0, 5}}}},
 			},
 			map[int64]string{0: `{"_key":{"shop":2},"id":"a","units":1}`, 2: `{"_key":{"note":null,"shop":3}}`, 3: `{"_key":{"note":null,"shop":4},"id":"c","units":1}`},
@@ -174,7 +177,8 @@ func TestKeysAreAColumn(t *testing.T) { // issue 4 points 1 and 10
 		{
 			"key: decode, key_format: json",
 			[]*kgo.Record{{Key: []byte(`{"a":1}`), Value: value("a")}, {Key: []byte(`x`), Value: value("b")}},
-			map[int64]string{0: `{"_key":"{\"a\":1}","id":"a","units":1}`}, map[int64]string{1: "bad key_invalid_json"},
+			map[int64]string{0: `{"_key":"{\"a\":1}","id":"a","units":1}`},
+			map[int64]string{1: "bad key_invalid_json"},
 		},
 	} {
 		t.Run(c.key, func(t *testing.T) {
@@ -184,7 +188,7 @@ func TestKeysAreAColumn(t *testing.T) { // issue 4 points 1 and 10
 			w.send(c.send...)
 			w.start()
 			w.appended(0, int64(len(c.send)))
-			require.Equal(t, c.rows, w.rows(0))
+			require.Equal(t, c.rows, w.rows())
 			got := w.outcome(0)
 			for o, bad := range c.bad {
 				require.Equal(t, bad, got[o])
@@ -199,7 +203,7 @@ func TestKeyColumnNeverTakesAnothersPlace(t *testing.T) { // issue 4 point 10
 	w.send(&kgo.Record{Key: []byte("k"), Value: prefix(1, `{"_key":1,"_lsn":"x"}`)})
 	w.start()
 	w.appended(0, 1)
-	require.Equal(t, map[int64]string{0: `{"_key":1,"_key_kafka":"k","_lsn_2":"x"}`}, w.rows(0))
+	require.Equal(t, map[int64]string{0: `{"_key":1,"_key_kafka":"k","_lsn_2":"x"}`}, w.rows())
 }
 
 // G5: what an entry holds must not depend on where reading began, with keys and tombstones of several schemas too.
@@ -223,11 +227,11 @@ func TestCrashedLogIsRefilledWithKeys(t *testing.T) {
 		at += len(records)
 		w.appended(0, int64(at))
 	}
-	before := w.rows(0)
+	before := w.rows()
 	w.restartLog()
 	w.send(&kgo.Record{Key: keys[0], Value: framed(1, "last", 1, "")})
 	w.appended(0, int64(at+1))
-	after := w.rows(0)
+	after := w.rows()
 	for o := range before {
 		require.Equal(t, before[o], after[o], "offset %d", o)
 	}

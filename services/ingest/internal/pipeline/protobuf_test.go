@@ -169,7 +169,7 @@ func TestWhoseFaultItIs(t *testing.T) {
 // A configured schema that is not there is the configuration's fault: the records
 // wait, none is taken for a bad one.
 func TestConfiguredSchemaThatIsMissingIsNoFaultOfRecords(t *testing.T) {
-	for _, c := range []Protobuf{{Origin: Origin{FixedID: 9}}, {Origin: Origin{Subject: "nowhere"}}} {
+	for _, c := range []Origin{{FixedID: 9}, {Subject: "nowhere"}} {
 		codec := answers{}.codec(t)
 		codec.Unframed, codec.FixedID, codec.Subject = true, c.FixedID, c.Subject
 		f := frame.Unframed([]byte{8, 1})

@@ -2,6 +2,7 @@ package avro
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/icestream/icestream/internal/schema"
@@ -47,16 +48,11 @@ type walker struct {
 type inside []*typ
 
 func (in inside) has(t *typ) bool {
-	for _, x := range in {
-		if x == t {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(in, t)
 }
 
 func (w *walker) record(t *typ, in inside, top bool) ([]*schema.Node, error) {
-	in = append(in[:len(in):len(in)], t)
+	in = append(slices.Clip(in), t)
 	var out []*schema.Node
 	for _, f := range t.fields {
 		n, err := w.node(f.typ, f.name, in)

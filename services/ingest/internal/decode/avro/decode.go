@@ -260,6 +260,7 @@ func (b *Batch) record(v *value, data []byte, i, row, depth int) int {
 				i++
 				continue
 			}
+		default:
 		}
 		if i = b.read(k, data, i, row, depth); i < 0 {
 			if k.name != "" {

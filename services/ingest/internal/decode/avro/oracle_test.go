@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,10 +39,14 @@ type object = map[string]any
 func (g *gen) scalar() any {
 	return []any{
 		"boolean", "int", "long", "float", "double", "string", "bytes",
-		object{"type": "int", "logicalType": "date"}, object{"type": "int", "logicalType": "time-millis"},
-		object{"type": "long", "logicalType": "time-micros"}, object{"type": "long", "logicalType": "timestamp-millis"},
-		object{"type": "long", "logicalType": "timestamp-micros"}, object{"type": "long", "logicalType": "timestamp-nanos"},
-		object{"type": "long", "logicalType": "local-timestamp-micros"}, object{"type": "string", "logicalType": "uuid"},
+		object{"type": "int", "logicalType": "date"},
+		object{"type": "int", "logicalType": "time-millis"},
+		object{"type": "long", "logicalType": "time-micros"},
+		object{"type": "long", "logicalType": "timestamp-millis"},
+		object{"type": "long", "logicalType": "timestamp-micros"},
+		object{"type": "long", "logicalType": "timestamp-nanos"},
+		object{"type": "long", "logicalType": "local-timestamp-micros"},
+		object{"type": "string", "logicalType": "uuid"},
 		object{"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 3},
 		object{"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 5},
 		object{"type": "fixed", "name": g.name("F"), "size": 8, "logicalType": "decimal", "precision": 10, "scale": 2},
@@ -239,7 +244,7 @@ func want(t testing.TB, ty *typ, v any, in inside) any {
 		}
 		return out
 	case shapeRecord:
-		in = append(in[:len(in):len(in)], ty)
+		in = append(slices.Clip(in), ty)
 		out := object{}
 		for _, f := range ty.fields {
 			out[f.name] = want(t, f.typ, v.(object)[f.name], in)
@@ -260,8 +265,9 @@ func want(t testing.TB, ty *typ, v any, in inside) any {
 	case shapeDuration:
 		d := v.(oracle.Duration)
 		return object{"months": int64(d.Months), "days": int64(d.Days), "millis": int64(d.Milliseconds)}
+	default:
+		return wantScalar(ty, v)
 	}
-	return wantScalar(ty, v)
 }
 
 func wantScalar(ty *typ, v any) any {
@@ -326,6 +332,7 @@ func plain(t testing.TB, ty *typ, v any) any {
 			out[k] = plain(t, ty.items, x)
 		}
 		return out
+	default:
 	}
 	switch v := v.(type) {
 	case []byte:

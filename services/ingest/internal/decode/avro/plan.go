@@ -2,6 +2,7 @@ package avro
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/services/ingest/internal/column"
@@ -110,7 +111,7 @@ func (p *Plan) build() (*Batch, error) {
 
 // bindRecord binds the fields of a record to the columns of its struct, or of the table.
 func bindRecord(t *typ, nodes []*schema.Node, columns []*column.Column, in inside) (*value, error) {
-	in = append(in[:len(in):len(in)], t)
+	in = append(slices.Clip(in), t)
 	v := &value{op: opRecord, typ: t}
 	bySource := make(map[string]int, len(nodes))
 	for i, n := range nodes {
@@ -198,6 +199,7 @@ func bind(t *typ, n *schema.Node, c *column.Column, in inside) (*value, error) {
 		element, err := bind(t.items, n.Kids[last], c.Kid(last), in)
 		v.kids = []*value{element}
 		return v, err
+	default: // a scalar
 	}
 	if !schema.CanHold(n.Type, t.scalar(s)) {
 		return nil, mismatch(t, n)

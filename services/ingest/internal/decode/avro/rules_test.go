@@ -121,8 +121,10 @@ func TestReferencesAreNamedTypes(t *testing.T) { // F9
 func TestSchemasWithHarmlessFaultsAreRead(t *testing.T) {
 	_, err := Parse(`{"type":"record","name":"my-topic.Value","fields":[{"name":"a","type":"int","default":null}]}`)
 	require.NoError(t, err)
-	for _, bad := range []string{``, `{`, `7`, `{"type":"record","name":"R"}`, `{"type":"record","fields":[]}`, `[]`, `["null",["null"]]`, `"x"`, `"string" "int"`,
-		`{"type":"enum","name":"E"}`, `{"type":"fixed","name":"F"}`, `{"type":"array"}`, record(f("a", `"int"`), f("a", `"int"`)), strings.Repeat(`{"type":"array","items":`, 600)} {
+	for _, bad := range []string{
+		``, `{`, `7`, `{"type":"record","name":"R"}`, `{"type":"record","fields":[]}`, `[]`, `["null",["null"]]`, `"x"`, `"string" "int"`,
+		`{"type":"enum","name":"E"}`, `{"type":"fixed","name":"F"}`, `{"type":"array"}`, record(f("a", `"int"`), f("a", `"int"`)), strings.Repeat(`{"type":"array","items":`, 600),
+	} {
 		_, err := Parse(bad)
 		require.Error(t, err, bad)
 	}

@@ -87,6 +87,7 @@ func (b *Batch) text(v *value, s []byte, row int) cell.Fail {
 			return cell.Decimal
 		}
 		return cell.StoreDecimal(v.col, row, cell.Words(s), int32(min(v.typ.precision, int(v.digits))))
+	default: // as it is
 	}
 	return cell.StoreBytes(v.col, row, s)
 }

@@ -159,7 +159,7 @@ func (r *reader) read(p place, in []*object) (*typ, error) {
 	if slices.Contains(in, o) {
 		return anyJSON(), nil
 	}
-	in = append(in[:len(in):len(in)], o)
+	in = append(slices.Clip(in), o)
 	if ref := o.text("$ref"); ref != "" {
 		to, err := r.resolve(p.doc, ref)
 		if err != nil {

@@ -133,6 +133,7 @@ func bind(t *typ, n *schema.Node, c *column.Column) (*value, error) {
 		var err error
 		v.item, err = bind(t.item, n.Kids[last], c.Kid(last))
 		return v, err
+	default:
+		return v, nil
 	}
-	return v, nil
 }

@@ -258,8 +258,10 @@ func TestColumnsOfAWiderTableAreFilled(t *testing.T) { // S6
 	c, err := s.Candidate()
 	require.NoError(t, err)
 	target := schema.Reconcile(&schema.Schema{Columns: []*schema.Node{
-		{Name: "I", FieldID: 1, Type: schema.Of(schema.Long)}, {Name: "f", FieldID: 2, Type: schema.Of(schema.Double)},
-		{Name: "n", FieldID: 3, Type: schema.DecimalOf(20, 0)}, {Name: "s", FieldID: 4, Type: schema.Of(schema.Binary)},
+		{Name: "I", FieldID: 1, Type: schema.Of(schema.Long)},
+		{Name: "f", FieldID: 2, Type: schema.Of(schema.Double)},
+		{Name: "n", FieldID: 3, Type: schema.DecimalOf(20, 0)},
+		{Name: "s", FieldID: 4, Type: schema.Of(schema.Binary)},
 		{Name: "other", FieldID: 5, Type: schema.Of(schema.List), Kids: []*schema.Node{{Name: "element", FieldID: 6, Type: schema.Of(schema.Int)}}},
 	}}, c, nil)
 	require.False(t, target.Changed)

@@ -103,6 +103,7 @@ func storeInteger(v *value, x int64, row int) cell.Fail {
 		}
 		v.col.Set8(row, uint64(x*1000))
 		return cell.OK
+	default: // kindInteger
 	}
 	if v.to.Kind == schema.Int {
 		if x != int64(int32(x)) {
@@ -186,12 +187,12 @@ func small(s []byte, scale int32) (decimal128.Num, bool) {
 	}
 	x, negative, point, places := int64(0), false, false, int32(0)
 	for _, c := range s {
-		switch {
-		case c == '-':
+		switch c {
+		case '-':
 			negative = true
-		case c == '.':
+		case '.':
 			point = true
-		case c == 'e' || c == 'E':
+		case 'e', 'E':
 			return decimal128.Num{}, false
 		default:
 			x = x*10 + int64(c-'0')
