@@ -140,7 +140,7 @@ func (p *planner) add(steps ...PlanStep) {
 
 // pipeline plans one pipeline; false means that it has nothing to do with the question.
 func (p *planner) pipeline(ctx context.Context, pl *config.Pipeline) (bool, error) {
-	cdc, err := codec(pl, p.schemas)
+	cdc, err := codecsOf(pl, p.schemas, p.o.File != "")
 	if err != nil {
 		return false, err
 	}
@@ -209,20 +209,17 @@ func (p *planner) judge(ctx context.Context, pl *config.Pipeline, table string) 
 }
 
 // schemasOf judges the schemas that records of a topic may have.
-func (p *planner) schemasOf(ctx context.Context, pl *config.Pipeline, cdc pipeline.Codec, j *plan.Judge, topic string) {
+func (p *planner) schemasOf(ctx context.Context, pl *config.Pipeline, cdc plan.Codecs, j *plan.Judge, topic string) {
 	if p.o.File != "" {
-		p.file(ctx, pl, cdc, j)
+		p.file(ctx, pl, cdc, j, topic)
 		return
 	}
 	subject := cmp.Or(p.o.Subject, pl.Schema.Subject, topic+"-value")
 	fixed := pl.Schema.Framing == "none" && pl.Schema.ID != 0 && p.o.Subject == ""
-	if fixed || p.schemas == nil || pl.Format == "raw" || pl.Format == "json" {
-		s, err := cdc.Source(ctx, &frame.Frame{Form: frame.Fixed})
-		if err != nil {
-			p.add(j.Failed("the configured schema", err))
-			return
-		}
-		p.add(j.Judge(s))
+	if fixed || p.schemas == nil || !config.Registered(pl.Format) {
+		p.add(p.judged(ctx, j, cdc, topic, "the configured schema", func() (pipeline.Source, error) {
+			return cdc.Value.Source(ctx, &frame.Frame{Form: frame.Fixed})
+		}))
 		return
 	}
 	versions, err := p.versions(ctx, subject)
@@ -231,7 +228,7 @@ func (p *planner) schemasOf(ctx context.Context, pl *config.Pipeline, cdc pipeli
 		return
 	}
 	for _, v := range versions {
-		p.add(p.version(ctx, cdc, j, subject, v))
+		p.add(p.version(ctx, cdc, j, topic, subject, v))
 	}
 }
 
@@ -246,38 +243,72 @@ func (p *planner) versions(ctx context.Context, subject string) ([]int, error) {
 	return versions, err
 }
 
-func (p *planner) version(ctx context.Context, cdc pipeline.Codec, j *plan.Judge, subject string, v int) PlanStep {
-	what := fmt.Sprintf("subject %s version %d", subject, v)
-	id, err := p.schemas.ID(ctx, subject, v)
-	var step PlanStep
-	if err != nil {
-		step = j.Failed(what, err)
-	} else if s, err := cdc.Source(ctx, &frame.Frame{Form: frame.PrefixID, ID: id}); err != nil {
-		step = j.Failed(what, err)
-	} else {
-		step = j.Judge(s)
-	}
+func (p *planner) version(ctx context.Context, cdc plan.Codecs, j *plan.Judge, topic, subject string, v int) PlanStep {
+	step := p.judged(ctx, j, cdc, topic, fmt.Sprintf("subject %s version %d", subject, v), func() (pipeline.Source, error) {
+		id, err := p.schemas.ID(ctx, subject, v)
+		if err != nil {
+			return nil, err
+		}
+		return cdc.Value.Source(ctx, &frame.Frame{Form: frame.PrefixID, ID: id})
+	})
 	step.Subject, step.Version = subject, v
 	return step
 }
 
-// file judges a file that is not registered.
-func (p *planner) file(ctx context.Context, pl *config.Pipeline, cdc pipeline.Codec, j *plan.Judge) {
-	files, ok := cdc.(*pipeline.Protobuf)
+// judged is the verdict on a source, with the column of the key where there is one.
+func (p *planner) judged(ctx context.Context, j *plan.Judge, cdc plan.Codecs, topic, what string, find func() (pipeline.Source, error)) PlanStep {
+	s, err := find()
+	if err == nil && cdc.Key != nil {
+		var key pipeline.Source
+		if key, err = p.keySource(ctx, cdc.Key, topic); err == nil && key != nil {
+			s = pipeline.WithKey(s, key)
+		}
+	}
+	if err != nil {
+		return j.Failed(what, err)
+	}
+	return j.Judge(s)
+}
+
+// keySource is the newest schema of a topic's keys, nil where the registry has none.
+func (p *planner) keySource(ctx context.Context, key pipeline.Codec, topic string) (pipeline.Source, error) {
+	if f, err := key.Split(nil, nil); err == nil && f.Form == frame.Fixed {
+		return key.Source(ctx, &f)
+	}
+	id, err := p.schemas.ID(ctx, topic+"-key", 0)
+	if errors.Is(err, registry.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return key.Source(ctx, &frame.Frame{Form: frame.PrefixID, ID: id})
+}
+
+// codecsOf are the formats of a pipeline; a file that is compared needs no registry.
+func codecsOf(pl *config.Pipeline, schemas *registry.Client, file bool) (plan.Codecs, error) {
+	var out plan.Codecs
+	var err error
+	if out.Value, err = codec(pl, schemas); err == nil && !file {
+		out.Key, err = keyCodec(pl, schemas)
+	}
+	return out, err
+}
+
+// file judges a file that is not registered. The key's column is left out: its schema is not in the file.
+func (p *planner) file(ctx context.Context, pl *config.Pipeline, cdc plan.Codecs, j *plan.Judge, topic string) {
+	files, ok := cdc.Value.(*pipeline.Protobuf)
 	if !ok {
 		p.unknown("pipeline %s: its format is %s, only Protobuf files can be compared", pl.Name, pl.Format)
 		return
 	}
-	s, err := files.FileSource(ctx, p.o.File, p.o.Text, p.o.Imports)
-	if err != nil {
-		p.add(j.Failed("file "+p.o.File, err))
-		return
-	}
-	p.add(j.Judge(s))
+	p.add(p.judged(ctx, j, plan.Codecs{Value: cdc.Value}, topic, "file "+p.o.File, func() (pipeline.Source, error) {
+		return files.FileSource(ctx, p.o.File, p.o.Text, p.o.Imports)
+	}))
 }
 
 // samples decodes the newest records of each partition.
-func (p *planner) samples(ctx context.Context, pl *config.Pipeline, cdc pipeline.Codec, src source.Config, topics map[string]source.Topic, tables map[string]string) {
+func (p *planner) samples(ctx context.Context, pl *config.Pipeline, cdc plan.Codecs, src source.Config, topics map[string]source.Topic, tables map[string]string) {
 	maps.DeleteFunc(topics, func(_ string, t source.Topic) bool { return len(t.Partitions) == 0 }) // not there, and said so
 	list, err := source.ReadSamples(ctx, src, topics, int64(p.o.Sample))
 	if err != nil {

@@ -146,3 +146,20 @@ func TestPlanSaysWhatItCannotTell(t *testing.T) {
 	require.Equal(t, run.CannotTell, r.Code())
 	require.Equal(t, []plan.Verdict{plan.Changes}, verdicts(r), "the schemas are compared all the same")
 }
+
+// Key columns, other formats: what the pipeline proposes is what is planned.
+func TestPlanKnowsKeysAndOtherFormats(t *testing.T) {
+	w := newWorld(t, ordersTopic+", key: string", topic(1))
+	w.produce(0, orders(1, 0, 3)...)
+	r, err := Plan(t.Context(), w.cfg, PlanOptions{Table: noTable, Version: 1, Sample: 10})
+	require.NoError(t, err)
+	require.Equal(t, []string{"added id string", "added units long", "added _key string"}, r.Steps[0].Changes)
+	require.Len(t, r.Steps, 1, "the samples have the same schemas")
+	require.EqualValues(t, 3, r.Samples[0].Rows)
+	w = newWorld(t, "topics: [orders], format: raw", topic(1))
+	w.produce(0, []byte("x"))
+	r, err = Plan(t.Context(), w.cfg, PlanOptions{Table: noTable, Sample: 10})
+	require.NoError(t, err)
+	require.Equal(t, []string{"added value binary"}, r.Steps[0].Changes)
+	require.EqualValues(t, 1, r.Samples[0].Rows)
+}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/icestream/icestream/services/ingest/internal/batch"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
-	"github.com/icestream/icestream/services/ingest/internal/decode/proto"
 	"github.com/icestream/icestream/services/ingest/internal/pipeline"
 )
 
@@ -44,26 +46,38 @@ func (s *Sampled) Quarantined() int64 {
 	return n
 }
 
-// header is the schema reference in the headers of a record.
-func header(r *batch.Record) []byte {
+// header is a schema reference in the headers of a record.
+func header(r *batch.Record, name string) []byte {
 	for _, h := range r.Headers {
-		if h.Key == frame.HeaderName {
+		if h.Key == name {
 			return h.Value
 		}
 	}
 	return nil
 }
 
-// trial decodes records of one partition.
-type trial struct {
-	j     *Judge
-	codec pipeline.Codec
-	max   int64 // greatest record
-	out   *Sampled
-	keys  map[frame.Key]*trialPlan
+// Codecs are the formats of a pipeline's records.
+type Codecs struct {
+	Value pipeline.Codec
+	Key   pipeline.Codec // nil where keys are no column
 }
 
-// trialPlan is how records of one frame key are decoded.
+// trial decodes records of one partition.
+type trial struct {
+	j      *Judge
+	codecs Codecs
+	max    int64 // greatest record
+	out    *Sampled
+	plans  map[frames]*trialPlan
+}
+
+// frames names the schemas of a record.
+type frames struct {
+	value, key frame.Key
+	noKey      bool
+}
+
+// trialPlan is how records of the same schemas are decoded.
 type trialPlan struct {
 	agreed *agreed
 	err    error // of the schema: a record's
@@ -76,21 +90,17 @@ const few = 256
 // Sample decodes records and counts what would become of them. It changes out
 // only; steps are the verdicts on schemas that were not judged before. The error
 // is a dependency's: the counts are then those of the records before it.
-func (j *Judge) Sample(ctx context.Context, codec pipeline.Codec, recordMax int64, records []batch.Record, out *Sampled) (steps []Step, err error) {
-	t := &trial{j: j, codec: codec, max: recordMax, out: out, keys: map[frame.Key]*trialPlan{}}
-	known := len(j.seen)
-	before := make(map[string]bool, known)
-	for name := range j.seen {
-		before[name] = true
-	}
+func (j *Judge) Sample(ctx context.Context, codecs Codecs, recordMax int64, records []batch.Record, out *Sampled) (steps []Step, err error) {
+	t := &trial{j: j, codecs: codecs, max: recordMax, out: out, plans: map[frames]*trialPlan{}}
+	before := maps.Clone(j.seen)
 	for i := range records {
 		if err = t.record(ctx, &records[i]); err != nil {
 			break
 		}
 	}
-	for name, a := range j.seen {
-		if !before[name] {
-			steps = append(steps, a.step)
+	for _, name := range slices.Sorted(maps.Keys(j.seen)) {
+		if before[name] == nil {
+			steps = append(steps, j.seen[name].step)
 		}
 	}
 	return steps, err
@@ -106,16 +116,24 @@ func (t *trial) record(ctx context.Context, r *batch.Record) error {
 		t.bad(r, "oversized", fmt.Sprintf("the record has %d bytes, more than record.max", size))
 		return nil
 	}
-	f, err := t.codec.Split(r.Value, header(r))
+	value, err := t.codecs.Value.Split(r.Value, header(r, frame.HeaderName))
 	if err != nil {
 		return t.failed(r, err)
 	}
-	p := t.keys[f.Key()]
+	key, err := t.key(r)
+	if err != nil {
+		return t.failed(r, err)
+	}
+	at := frames{value: value.Key(), noKey: key == nil}
+	if key != nil {
+		at.key, r.KeyPayload = key.Key(), key.Payload
+	}
+	p := t.plans[at]
 	if p == nil {
-		if p, err = t.plan(ctx, &f); err != nil {
+		if p, err = t.plan(ctx, &value, key); err != nil {
 			return err
 		}
-		t.keys[f.Key()] = p
+		t.plans[at] = p
 	}
 	switch {
 	case p.err != nil:
@@ -127,11 +145,30 @@ func (t *trial) record(ctx context.Context, r *batch.Record) error {
 		t.out.Waiting++
 		return nil
 	}
-	return t.decode(r, p, f.Payload)
+	return t.decode(r, p, value.Payload)
 }
 
-func (t *trial) plan(ctx context.Context, f *frame.Frame) (*trialPlan, error) {
-	src, err := t.codec.Source(ctx, f)
+// key takes the schema reference off a key, nil where there is none to decode.
+func (t *trial) key(r *batch.Record) (*frame.Frame, error) {
+	if t.codecs.Key == nil {
+		return nil, nil
+	}
+	if r.Key == nil {
+		f, err := t.codecs.Key.Split(nil, nil)
+		if err != nil || f.Form != frame.Fixed {
+			return nil, nil //nolint:nilerr // a null key has no schema, which is no fault
+		}
+		return &f, nil
+	}
+	f, err := t.codecs.Key.Split(r.Key, header(r, frame.KeyHeaderName))
+	if f.Payload == nil {
+		f.Payload = []byte{}
+	}
+	return &f, err
+}
+
+func (t *trial) plan(ctx context.Context, value, key *frame.Frame) (*trialPlan, error) {
+	src, err := t.source(ctx, value, key)
 	if err != nil {
 		if _, _, bad := pipeline.Reason(err); bad {
 			return &trialPlan{err: err}, nil
@@ -150,11 +187,23 @@ func (t *trial) plan(ctx context.Context, f *frame.Frame) (*trialPlan, error) {
 	return p, nil
 }
 
+func (t *trial) source(ctx context.Context, value, key *frame.Frame) (pipeline.Source, error) {
+	v, err := t.codecs.Value.Source(ctx, value)
+	if err != nil || key == nil {
+		return v, err
+	}
+	k, err := t.codecs.Key.Source(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return pipeline.WithKey(v, k), nil
+}
+
 func (t *trial) decode(r *batch.Record, p *trialPlan, payload []byte) error {
-	err := p.rows.Append(payload)
-	if errors.Is(err, proto.ErrBatchFull) {
+	err := p.append(r, payload)
+	if errors.Is(err, cell.ErrBatchFull) {
 		p.empty()
-		err = p.rows.Append(payload)
+		err = p.append(r, payload)
 	}
 	if err != nil {
 		return t.failed(r, err)
@@ -164,6 +213,13 @@ func (t *trial) decode(r *batch.Record, p *trialPlan, payload []byte) error {
 		p.empty()
 	}
 	return nil
+}
+
+func (p *trialPlan) append(r *batch.Record, payload []byte) error {
+	if k, ok := p.rows.(batch.Keyed); ok {
+		k.NextKey(r.KeyPayload)
+	}
+	return p.rows.Append(payload)
 }
 
 func (p *trialPlan) empty() {
