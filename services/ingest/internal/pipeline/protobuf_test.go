@@ -4,14 +4,17 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/services/ingest/internal/batch"
 	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
 	"github.com/icestream/icestream/services/ingest/internal/decode/registry"
 )
@@ -97,11 +100,54 @@ func TestEveryFormOfAReferenceFindsItsType(t *testing.T) {
 		require.Contains(t, src.Name(), "message "+r.want)
 	}
 	c.UnsignedPath = false
+
+	var many strings.Builder
+	many.WriteString(`syntax = "proto3"; package p;`)
+	for i := range 70 {
+		fmt.Fprintf(&many, "message T%d { message A {} message B { message C { string s = 1; } } }\n", i)
+	}
+	large := answers{"/schemas/ids/8": many.String()}.codec(t)
+	for want, path := range map[string][]byte{"p.T69": {2, 0x8a, 1}, "p.T2.B.C": {6, 4, 2, 0}, "p.T64.A": {4, 0x80, 1, 0}} {
+		src, err := sourceOf(t, large, prefixed(8, path...), nil)
+		require.NoError(t, err)
+		require.True(t, strings.HasSuffix(src.Name(), "message "+want), src.Name())
+	}
+
 	_, err := sourceOf(t, c, prefixed(7, 2, 4), nil)
 	reason, text, ofRecord := reasonOf(err)
 	require.True(t, ofRecord, "an index out of range is the record's fault")
 	require.Equal(t, ReasonSchemaInvalid, reason)
 	require.Contains(t, text, "2 messages")
+}
+
+// F10: key and value each have a header of their own, by id or GUID, and the last of
+// that name counts.
+func TestKeyAndValueHaveTheirOwnHeader(t *testing.T) {
+	c := answers{"/schemas/ids/7": twoTypes, "/schemas/guids/00010203-0405-0607-0809-0a0b0c0d0e0f": twoTypes}.codec(t)
+	guid := []byte{1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+	p := &Pipeline{c: Config{Codec: c, Key: c}}
+	r := &batch.Record{Key: []byte{8, 1}, Value: []byte{8, 2}, Headers: []batch.Header{
+		{Key: frame.HeaderName, Value: prefixed(99, 0)}, {Key: frame.HeaderName, Value: append(guid, 2, 2)},
+		{Key: frame.KeyHeaderName, Value: prefixed(7, 4, 2, 0)},
+	}}
+	f, decoded, err := p.splitKey(r)
+	require.NoError(t, err)
+	require.True(t, decoded)
+	require.Equal(t, []byte{8, 1}, r.KeyPayload)
+	src, err := c.Source(t.Context(), &f)
+	require.NoError(t, err)
+	require.Contains(t, src.Name(), "message p.B.In")
+	src, err = sourceOf(t, c, r.Value, header(r, frame.HeaderName))
+	require.NoError(t, err)
+	require.Contains(t, src.Name(), "message p.B")
+	require.NotContains(t, src.Name(), "p.B.In")
+
+	r.Headers[2].Value = []byte{7}
+	_, _, err = p.splitKey(r)
+	reason, text, ofRecord := reasonOf(err)
+	require.True(t, ofRecord)
+	require.Equal(t, "key_"+frame.ReasonHeader, reason)
+	require.Contains(t, text, "in the key")
 }
 
 // An id counts in the context of the pipeline; a subject that is qualified brings its

@@ -481,7 +481,7 @@ func (s *session) send(ctx context.Context) error {
 func schemaHeader(r *batch.Record) []byte { return header(r, frame.HeaderName) }
 
 func header(r *batch.Record, name string) []byte {
-	for i := range r.Headers {
+	for i := len(r.Headers) - 1; i >= 0; i-- { // the last one counts: whoever passed the record on put his behind
 		if r.Headers[i].Key == name {
 			return r.Headers[i].Value
 		}

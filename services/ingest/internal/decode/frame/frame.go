@@ -193,7 +193,7 @@ func parseHeader(value, header []byte, indexed bool) (Frame, error) {
 		rest = header[17:]
 	default:
 		return Frame{}, &Error{ReasonHeader, fmt.Sprintf(
-			"the header with the schema reference (%s) holds %d bytes that are neither 00 and an id of 4 bytes nor 01 and a GUID of 16", HeaderName, len(header))}
+			"the header with the schema reference holds %d bytes that are neither 00 and an id of 4 bytes nor 01 and a GUID of 16", len(header))}
 	}
 	if !indexed {
 		return f, nil
@@ -206,7 +206,7 @@ func parseHeader(value, header []byte, indexed bool) (Frame, error) {
 		return Frame{}, err
 	}
 	if len(rest) > 0 {
-		return Frame{}, &Error{ReasonHeader, fmt.Sprintf("the header %s has %d bytes after its message path", HeaderName, len(rest))}
+		return Frame{}, &Error{ReasonHeader, fmt.Sprintf("the header with the schema reference has %d bytes after its message path", len(rest))}
 	}
 	f.Index = index
 	return f, nil
