@@ -118,15 +118,16 @@ func span(offsets map[ident.Partition][]ident.Range) (low, high int64) {
 	return low, high
 }
 
-// eachBatch calls visit with the batches of one file.
+// eachBatch calls visit with the batches of one file. Errors of visit come back
+// as they are.
 func eachBatch(ctx context.Context, scan *table.Scan, task table.FileScanTask, visit func(arrow.RecordBatch) error) error {
 	_, batches, err := scan.ReadTasks(ctx, []table.FileScanTask{task})
 	if err != nil {
-		return err
+		return classify(err, "reading %s", task.File.FilePath())
 	}
 	for rec, err := range batches {
 		if err != nil {
-			return err
+			return classify(err, "reading %s", task.File.FilePath())
 		}
 		err = visit(rec)
 		rec.Release()

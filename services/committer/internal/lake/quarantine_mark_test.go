@@ -127,6 +127,14 @@ func TestQuarantinedRecordsAreReadAsTheyWere(t *testing.T) {
 	require.Empty(t, b.bad(QuarantineFilter{Reason: "other"}))
 	require.Empty(t, b.bad(QuarantineFilter{SchemaID: new(int32(7))}))
 	require.Empty(t, b.bad(QuarantineFilter{Pipeline: "q"}))
+	var light []int64
+	filter := QuarantineFilter{Pipeline: "p", Topic: "orders", Partition: new(int32(1)), From: &one, Reason: "bad_magic", Waiting: true}
+	require.NoError(t, b.ReadQuarantine(t.Context(), filter, true, func(q Quarantined) error {
+		require.Nil(t, q.Value)
+		light = append(light, q.Offset)
+		return nil
+	}))
+	require.Equal(t, []int64{2, 3}, light)
 }
 
 // A crash, or an answer that got lost, while the mark is set: it is set once, and

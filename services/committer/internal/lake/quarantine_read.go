@@ -28,7 +28,9 @@ type QuarantineFilter struct {
 	Waiting bool
 }
 
-// expression is the filter for a scan, which applies it to every row.
+// expression is the filter for planning: files whose statistics rule it out are
+// not opened. Rows are checked by matches, since the library mixes up the columns
+// of a filter with those that are read.
 func (f QuarantineFilter) expression() iceberg.BooleanExpression {
 	var out iceberg.BooleanExpression = iceberg.AlwaysTrue{}
 	and := func(e iceberg.BooleanExpression) { out = iceberg.NewAnd(out, e) }
@@ -57,6 +59,23 @@ func (f QuarantineFilter) expression() iceberg.BooleanExpression {
 		and(iceberg.IsNull(iceberg.Reference(replayedColumn)))
 	}
 	return out
+}
+
+// matches checks one record.
+func (f QuarantineFilter) matches(q *Quarantined) bool {
+	switch {
+	case f.Pipeline != "" && f.Pipeline != q.Partition.Pipeline,
+		f.Topic != "" && f.Topic != q.Partition.Topic,
+		f.Partition != nil && *f.Partition != q.Partition.Number,
+		f.From != nil && q.Offset < *f.From,
+		f.To != nil && q.Offset >= *f.To,
+		f.Reason != "" && f.Reason != q.Reason,
+		f.SchemaID != nil && (q.SchemaID == nil || *f.SchemaID != *q.SchemaID),
+		f.Waiting && q.ReplayedIn != "":
+		return false
+	default:
+		return true
+	}
 }
 
 // Quarantined is a record of a quarantine table. Byte slices are its own.
@@ -115,18 +134,18 @@ func (t *Table) ReadQuarantine(ctx context.Context, f QuarantineFilter, light bo
 			names = append(names, n.Name)
 		}
 	}
-	scan := tbl.Scan(table.WithRowFilter(f.expression()), table.WithSelectedFields(names...))
-	defer func() { _ = scan.Close() }() // it holds nothing that could fail to be given back
-	_, recs, err := scan.ToArrowRecords(t.lake.storage(ctx))
+	ctx = t.lake.storage(ctx)
+	plan := tbl.Scan(table.WithRowFilter(f.expression()))
+	defer func() { _ = plan.Close() }() // it holds nothing that could fail to be given back
+	tasks, err := plan.PlanFiles(ctx)
 	if err != nil {
-		return classify(err, "scanning table %s", q.name)
+		return classify(err, "planning a scan of table %s", q.name)
 	}
-	for rec, err := range recs {
-		if err != nil {
-			return classify(err, "scanning table %s", q.name)
-		}
-		err = visitQuarantined(rec, visit)
-		rec.Release()
+	read := tbl.Scan(table.WithSelectedFields(names...))
+	defer func() { _ = read.Close() }()
+	for _, task := range tasks {
+		task.Residual = nil
+		err := eachBatch(ctx, read, task, func(rec arrow.RecordBatch) error { return visitQuarantined(rec, f, visit) })
 		if err != nil {
 			return err
 		}
@@ -154,7 +173,7 @@ func (t *Table) PendingRecords(ctx context.Context) (int64, error) {
 	return n, nil
 }
 
-func visitQuarantined(rec arrow.RecordBatch, visit func(Quarantined) error) error {
+func visitQuarantined(rec arrow.RecordBatch, f QuarantineFilter, visit func(Quarantined) error) error {
 	c, err := quarantineColumns(rec)
 	if err != nil {
 		return err
@@ -165,7 +184,11 @@ func visitQuarantined(rec arrow.RecordBatch, visit func(Quarantined) error) erro
 		if !ok {
 			continue // others wrote it: it names no record
 		}
-		if err := visit(r.read(i, p)); err != nil {
+		q := r.read(i, p)
+		if !f.matches(&q) {
+			continue
+		}
+		if err := visit(q); err != nil {
 			return err
 		}
 	}

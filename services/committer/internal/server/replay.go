@@ -27,6 +27,9 @@ func (s *commitService) ReplayQuarantine(ctx context.Context, req *committerv1.R
 	}
 	defer e.replaying.Unlock()
 	f := req.GetFilter()
+	if f == nil {
+		f = &committerv1.QuarantineFilter{}
+	}
 	result, err := replay.Run(ctx, replay.Options{
 		Name: req.GetTable(), DryRun: req.GetDryRun(), Table: e.table, Lake: replayLake{Table: e.lake, files: &files{hub: s.hub, entry: e}},
 		Decoder: &decodeClient{hub: s.hub}, Log: s.hub.o.Log,
