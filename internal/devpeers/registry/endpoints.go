@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"encoding/json"
 	"net/http"
 	"slices"
 	"strconv"
@@ -73,9 +72,13 @@ func (s *Server) readSchema(r *http.Request) (*schema, error) {
 		if _, err := s.state.compile(sc.Text, sc.References); err != nil {
 			return nil, fail(codeInvalidSchema, "Invalid schema of type PROTOBUF: %v", err)
 		}
-	case typeAvro, typeJSON:
-		if !json.Valid([]byte(sc.Text)) {
-			return nil, fail(codeInvalidSchema, "Invalid schema of type %s: it is not JSON", sc.Type)
+	case typeAvro:
+		if err := s.state.checkAvro(sc.Text, sc.References); err != nil {
+			return nil, fail(codeInvalidSchema, "Invalid schema of type AVRO: %v", err)
+		}
+	case typeJSON:
+		if err := s.state.checkJSON(sc.Text, sc.References); err != nil {
+			return nil, fail(codeInvalidSchema, "Invalid schema of type JSON: %v", err)
 		}
 	default:
 		return nil, fail(codeInvalidSchema, "Invalid schema type %q: AVRO, JSON and PROTOBUF are supported", sc.Type)

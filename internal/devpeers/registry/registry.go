@@ -3,7 +3,7 @@
 //
 // What it does: register, look up, ids, GUIDs, versions, references, soft and permanent deletes, modes READWRITE and
 // READONLY. A PROTOBUF schema is compiled together with its references before it gets an id, as text or as a base64
-// FileDescriptorProto; AVRO and JSON are only checked to be JSON. format=serialized answers a PROTOBUF schema as base64
+// FileDescriptorProto; AVRO is parsed with the types of its references, JSON must be an object or a boolean. format=serialized answers a PROTOBUF schema as base64
 // FileDescriptorProto. A schema comes back in the form in which it was registered. The same schema in two subjects has
 // one id, and ids go on after a restart.
 //

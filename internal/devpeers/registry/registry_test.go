@@ -119,6 +119,10 @@ func TestSchemasThatDoNotCompileGetNoID(t *testing.T) {
 		"reference missing": protobuf(order),
 		"version missing":   protobuf(order, reference{Name: "shop/money.proto", Subject: "money", Version: 9}),
 		"avro":              {Schema: "{"},
+		"avro type":         {Schema: `{"type":"record","name":"R","fields":[{"name":"a","type":"Missing"}]}`},
+		"avro reference":    {Schema: `"string"`, References: []reference{{Name: "money", Subject: "money", Version: 1}}},
+		"json":              {Schema: `"string"`, SchemaType: typeJSON},
+		"json reference":    {Schema: `{}`, SchemaType: typeJSON, References: []reference{{Name: "money", Subject: "money", Version: 1}}},
 		"type":              {Schema: "{}", SchemaType: "XML"},
 	} {
 		code, answer := call(t, s, http.MethodPost, "/subjects/x/versions", body)
@@ -137,6 +141,18 @@ func TestWellKnownImportsNeedNoReference(t *testing.T) {
 	register(t, s, "avro", schemaBody{Schema: `{"type":"string"}`})
 	register(t, s, "json", schemaBody{Schema: `{}`, SchemaType: typeJSON})
 	require.NotContains(t, get(t, s, "/schemas/ids/2"), "schemaType", "AVRO is the unspoken default")
+}
+
+func TestAvroReferencesAreNamedTypes(t *testing.T) {
+	s := fresh(t)
+	register(t, s, "city", schemaBody{Schema: `{"type":"enum","name":"shop.City","symbols":["ROME"]}`})
+	city := reference{Name: "shop.City", Subject: "city", Version: 1}
+	register(t, s, "address", schemaBody{Schema: `{"type":"record","name":"shop.Address","fields":[{"name":"city","type":"City"}]}`, References: []reference{city}})
+	address := reference{Name: "shop.Address", Subject: "address", Version: 1}
+	register(t, s, "order", schemaBody{
+		Schema:     `{"type":"record","name":"shop.Order","fields":[{"name":"to","type":"Address"},{"name":"from","type":"City"}]}`,
+		References: []reference{city, address},
+	})
 }
 
 // The Python serializer sends descriptors whose fields have no JSON names.
