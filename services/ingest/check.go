@@ -9,6 +9,7 @@ import (
 
 	"github.com/icestream/icestream/internal/boot"
 	"github.com/icestream/icestream/internal/config"
+	"github.com/icestream/icestream/services/ingest/internal/decode/registry"
 	"github.com/icestream/icestream/services/ingest/internal/source"
 )
 
@@ -27,6 +28,14 @@ func Check(ctx context.Context, settings *config.Config) []boot.Check {
 		out = append(out, boot.Checked("kafka, pipeline "+p.Name, brokers, detail, err))
 	}
 	schemas, err := c.newRegistry()
+	if err == nil {
+		for i := range settings.Pipelines {
+			p := &settings.Pipelines[i]
+			if err := formats(p, schemas); err != nil {
+				out = append(out, boot.Checked("format, pipeline "+p.Name, p.Format, "", err))
+			}
+		}
+	}
 	if schemas == nil && err == nil {
 		return out
 	}
@@ -37,6 +46,15 @@ func Check(ctx context.Context, settings *config.Config) []boot.Check {
 		detail = fmt.Sprintf("%d subjects", subjects)
 	}
 	return append(out, boot.Checked("registry", strings.Join(settings.Registry.URLs, ","), detail, err))
+}
+
+// formats tries whether records and keys of a pipeline can be decoded with its settings.
+func formats(p *config.Pipeline, schemas *registry.Client) error {
+	if _, err := codec(p, schemas); err != nil {
+		return err
+	}
+	_, err := keyCodec(p, schemas)
+	return err
 }
 
 func (c *Config) checkKafka(ctx context.Context, p *config.Pipeline) (string, error) {

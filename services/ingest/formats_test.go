@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/icestream/icestream/internal/arrowx"
+	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/schema"
 )
 
@@ -96,6 +97,31 @@ func TestAvroRecordsBecomeRows(t *testing.T) { // S1, S2, S5, G8
 	require.Equal(t, "bad truncated", got[3])
 	require.Equal(t, "bad schema_unknown", got[4])
 	require.Equal(t, "bad schema_invalid", got[5])
+}
+
+func TestAWrongFormatStopsThePartitionInsteadOfFillingTheQuarantine(t *testing.T) { // G10, issue 4 point 9
+	w := newWorld(t, ordersTopic+", format: avro", topic(1))
+	w.produce(0, orders(1, 0, 3)...)
+	w.start()
+	w.await("stopped", func() bool { return w.progress[0].State == event.PartitionStopped })
+	require.Contains(t, w.progress[0].Reason, "its schemas are protobuf, the pipeline's format is avro")
+	require.Empty(t, w.outcome(0))
+}
+
+func TestColumnsThatCannotBeReadAreNamedAtTheStart(t *testing.T) {
+	w := newWorld(t, ordersTopic+`, format: json, columns: "id bigint"`, topic(1))
+	_, err := New(t.Context(), Config{Settings: w.cfg}, Deps{})
+	require.ErrorContains(t, err, `pipeline p: reading the columns "id bigint": column id: "bigint" is not a type`)
+}
+
+func TestUnframedValuesAndKeysHaveTheirConfiguredSchemas(t *testing.T) {
+	w := newWorld(t, ordersTopic+", format: avro, schema: {framing: none, id: 5}, key: decode, key_schema: {framing: none, id: 6}", topic(1))
+	w.register(5, "AVRO", avroOrder1)
+	w.register(6, "AVRO", avroKey)
+	w.send(&kgo.Record{Key: []byte("\x04"), Value: []byte("\x02a\x06")}, &kgo.Record{Value: []byte("\x02b\x08")})
+	w.start()
+	w.appended(0, 2)
+	require.Equal(t, map[int64]string{0: `{"_key":{"shop":2},"id":"a","units":3}`, 1: `{"id":"b","units":4}`}, w.rows())
 }
 
 func TestJSONRecordsOfASchemaBecomeRows(t *testing.T) {

@@ -1,0 +1,65 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestFormatsAndKeysAreChecked(t *testing.T) {
+	const head = "kafka: {bootstrap.servers: \"b:1\"}\ncatalog: {uri: \"http://c:1\"}\npipelines:\n  - {name: a, topics: [a], table: n.a, "
+	for settings, want := range map[string]string{
+		"format: xml":                                              "did you mean",
+		"format: avro, columns: \"id long\"":                       "declares columns though the format is avro",
+		"format: json, columns: \"id long\"":                       "",
+		"format: json_schema, schema: {framing: none}":             "must name the schema of values without a frame",
+		"format: json, schema: {framing: none}":                    "",
+		"format: json, schema: {framing: none, id: 7}":             "names a schema though values of format json have none",
+		"format: raw, key: decode":                                 "decodes keys, but the format raw has nothing to decode",
+		"format: raw, key: decode, key_format: avro":               "",
+		"format: raw, key_format: avro":                            "keys are not decoded (key: none)",
+		"key: decode, key_schema: {framing: none}":                 "must name the schema of keys without a frame",
+		"key: decode, key_schema: {framing: none, subject: a-key}": "",
+		"key: decode, key_schema: {subject: a-key}":                "names a schema though every key carries its own",
+		"key: raw, key_schema: {framing: none, id: 3}":             "names a schema though keys are not decoded by one",
+		"key: decode, key_schema: {framing: none, id: -3}":         "negative",
+	} {
+		text := head + settings + "}\n"
+		if want == "" {
+			parse(t, text)
+			continue
+		}
+		found := strings.Join(problems(t, text), "\n")
+		if want == "did you mean" { // no word is near
+			want = `"xml" is not known`
+		}
+		require.Contains(t, found, want, settings)
+	}
+}
+
+func TestWhatDecidesAboutRowsIsPartOfTheRevision(t *testing.T) { // G5
+	const text = "kafka: {bootstrap.servers: \"b:1\"}\ncatalog: {uri: \"http://c:1\"}\npipelines:\n" +
+		"  - {name: a, topics: [a], table: n.a, format: json, columns: \"id long\", key: decode, key_format: avro, key_schema: {framing: none, id: 3}}\n"
+	c := parse(t, text)
+	require.Equal(t, "avro", c.Pipelines[0].DecodesKeyAs())
+	for _, change := range [][2]string{{"id long", "id int"}, {"key_format: avro", "key_format: protobuf"}, {"id: 3", "id: 4"}, {"framing: none, id: 3", "framing: confluent"}} {
+		other := parse(t, strings.Replace(text, change[0], change[1], 1))
+		require.NotEqual(t, c.Revision(&c.Pipelines[0], "1"), other.Revision(&other.Pipelines[0], "1"), change[0])
+	}
+}
+
+func TestFormatsWithSchemasNeedARegistry(t *testing.T) {
+	for settings, needs := range map[string]bool{
+		"format: avro": true, "format: json_schema": true, "format: json": false, "format: string": false,
+		"format: json, key: decode": false, "format: json, key: decode, key_format: avro": true,
+	} {
+		c := parse(t, "kafka: {bootstrap.servers: \"b:1\"}\npipelines: [{name: a, topics: [a], table: n.a, "+settings+"}]\n")
+		err := c.Require(Ingest)
+		if needs {
+			require.ErrorContains(t, err, "registry.url", settings)
+		} else {
+			require.NoError(t, err, settings)
+		}
+	}
+}
