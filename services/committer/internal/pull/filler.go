@@ -78,6 +78,7 @@ func (f *filler) run(ctx context.Context) {
 				f.p.note(func() { f.p.load.NewSchema = true })
 				f.owner.Wake()
 			case err != nil:
+				f.p.blame(f.next.append, err, f.owner)
 				f.done()
 				f.failed(ctx, err)
 				continue
@@ -153,7 +154,11 @@ func (f *filler) fill(ctx context.Context, e entry) error {
 	if err != nil {
 		return err
 	}
-	return f.account(e, rows, bad)
+	if err := f.account(e, rows, bad); err != nil {
+		return err
+	}
+	f.p.readable(e.append, f.owner)
+	return nil
 }
 
 // write writes the rows of an entry and returns their number.
@@ -328,6 +333,9 @@ func (f *filler) drain(ctx context.Context) {
 		err := f.fill(ctx, *f.next)
 		if errors.Is(err, errNewShape) {
 			return
+		}
+		if err != nil {
+			f.p.blame(f.next.append, err, f.owner)
 		}
 		f.done()
 		if err != nil {

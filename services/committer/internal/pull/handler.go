@@ -127,6 +127,9 @@ func (h *handler) take(e *event.Append) error {
 
 // enqueue queues what is new of an entry, and reports whether there was any.
 func (p *Puller) enqueue(e *event.Append) (bool, error) {
+	if t := p.troubles[e.Partition]; t != nil && t.held {
+		return false, nil // it comes again with an image
+	}
 	within, v := p.tracker.admit(e, p.hold)
 	switch v {
 	case gap:

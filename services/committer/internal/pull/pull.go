@@ -37,6 +37,9 @@ type Owner interface {
 	Wake()
 	// Failed: files could not be written; their rows come again.
 	Failed(err error)
+	// Unreadable: a partition stands still, because an entry of it cannot be made
+	// rows; nil: none does any more.
+	Unreadable(err error)
 }
 
 // Options of a Puller. Follow, Files and Budget are required.
@@ -79,6 +82,7 @@ type Puller struct {
 	moved     map[ident.Partition]bool // since the last seal
 	hot       int64                    // of what is queued and in the open batch
 	open      int                      // data files that are open
+	troubles  map[ident.Partition]*trouble
 }
 
 // entry is a queued append with the offsets of it that are new.
@@ -102,6 +106,7 @@ func New(o Options) *Puller {
 		o: o, log: o.Log.With("table", o.Table), more: make(chan struct{}, 1), seals: make(chan sealing),
 		restarted: make(chan struct{}), schemas: map[string]*schema.Schema{},
 		progress: map[ident.Partition]event.Progress{}, moved: map[ident.Partition]bool{},
+		troubles: map[ident.Partition]*trouble{},
 	}
 	p.tracker.restart(0)
 	return p

@@ -142,6 +142,14 @@ type owner struct {
 	wanted []commit.Wanted
 	failed []error
 	reopen int
+
+	unreadable []error
+}
+
+func (o *owner) Unreadable(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.unreadable = append(o.unreadable, err)
 }
 
 func (o *owner) Want(w commit.Wanted) {
