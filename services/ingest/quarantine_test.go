@@ -234,3 +234,18 @@ func TestRawRecordsAreDecodedForAReplay(t *testing.T) {
 	_, err = decode.Decode(t.Context(), &ingestv1.DecodeRequest{Pipeline: "gone", Table: "shop.orders"})
 	require.ErrorIs(t, wire.FromStatus(err), fault.Of(fault.NotFound))
 }
+
+// A tombstone can be in quarantine for its key; where tombstones are rows it comes
+// back as one.
+func TestATombstoneIsDecodedForAReplayWhereTombstonesAreRows(t *testing.T) {
+	w := newWorld(t, ordersTopic+", tombstones: row", topic(1))
+	i := w.start()
+	resp, err := ingestv1.NewDecodeServiceClient(i.dial(t)).Decode(t.Context(), &ingestv1.DecodeRequest{
+		Pipeline: "p", Table: "shop.orders", Partition: wire.PartitionToProto(ident.Partition{Pipeline: "p", Topic: "orders"}),
+		Records: []*ingestv1.RawRecord{{Offset: 3, Key: []byte("k")}, {Offset: 4, Value: orders(1, 4, 1)[0]}},
+	})
+	require.NoError(t, err)
+	require.Empty(t, resp.GetRefusals())
+	require.Len(t, resp.GetBatches(), 2, "the row without values is of another plan")
+	require.EqualValues(t, 1, resp.GetBatches()[0].GetCount())
+}

@@ -92,9 +92,11 @@ func (d *decoding) record(ctx context.Context, r *batch.Record) error {
 	case r.Size() > d.p.c.RecordMax:
 		d.refuse(r, batch.ReasonOversized, fmt.Sprintf("the record has %d bytes, record.max is %d", r.Size(), d.p.c.RecordMax))
 		return nil
-	case r.Value == nil:
-		d.refuse(r, "no_value", "the record has no value")
+	case r.Value == nil && d.p.c.Pipeline.Tombstones != "row":
+		d.refuse(r, "no_value", "the record has no value, and tombstones are skipped")
 		return nil
+	case r.Value == nil:
+		return d.tombstone(ctx, r)
 	}
 	f, err := d.p.c.Codec.Split(r.Value, schemaHeader(r))
 	if err != nil {
@@ -117,6 +119,23 @@ func (d *decoding) record(ctx context.Context, r *batch.Record) error {
 		schemaID = f.ID
 	}
 	return d.row(r, &f, pl, schemaID)
+}
+
+// tombstone decodes a record without a value, which is in quarantine for its key.
+func (d *decoding) tombstone(ctx context.Context, r *batch.Record) error {
+	kf, hasKey, err := d.p.splitKey(r)
+	if err != nil {
+		return d.fault(r, err)
+	}
+	var with refs
+	if hasKey {
+		with.key = &kf
+	}
+	pl, err := d.plan(ctx, with)
+	if err != nil {
+		return d.fault(r, err)
+	}
+	return d.row(r, nil, pl, -1)
 }
 
 // fault keeps what is the record's, and what an operator must decide about its
@@ -165,7 +184,14 @@ func (d *decoding) plan(ctx context.Context, r refs) (*plan, error) {
 	return pl, nil
 }
 
+// row decodes into the open batch; without a frame the record is a tombstone.
 func (d *decoding) row(r *batch.Record, f *frame.Frame, pl *plan, schemaID int32) error {
+	add := func() error {
+		if f == nil {
+			return d.b.NullRow(r)
+		}
+		return d.b.Row(r, f.Payload, schemaID)
+	}
 	if d.bound != pl || d.b.Full() {
 		if err := d.cut(); err != nil {
 			return err
@@ -174,7 +200,7 @@ func (d *decoding) row(r *batch.Record, f *frame.Frame, pl *plan, schemaID int32
 	if err := d.bind(pl); err != nil {
 		return err
 	}
-	err := d.b.Row(r, f.Payload, schemaID)
+	err := add()
 	if errors.Is(err, cell.ErrBatchFull) {
 		if err := d.cut(); err != nil {
 			return err
@@ -182,7 +208,7 @@ func (d *decoding) row(r *batch.Record, f *frame.Frame, pl *plan, schemaID int32
 		if err := d.bind(pl); err != nil {
 			return err
 		}
-		err = d.b.Row(r, f.Payload, schemaID)
+		err = add()
 	}
 	if err != nil {
 		return d.fault(r, err)
