@@ -235,7 +235,7 @@ def judge(args):
     table = RestCatalog("peers", **verify.props(args)).load_table(args.table)
     con = verify.connect(args)
     readers = {"pyiceberg": table.scan().to_arrow().to_pylist(),
-               "duckdb": con.execute(f"SELECT * FROM iceberg_scan({verify.quote(table.metadata_location)})").fetch_arrow_table().to_pylist()}
+               "duckdb": con.execute(f"SELECT * FROM iceberg_scan({verify.quote(table.metadata_location)})").to_arrow_table().to_pylist()}
     problems, compared = [], 0
     for reader, got in readers.items():
         rows = {row["n"]: row for row in got}
