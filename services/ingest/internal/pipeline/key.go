@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -69,6 +70,10 @@ func keyFault(err error) error {
 	reason, text, ok := reasonOf(err)
 	if !ok {
 		return err
+	}
+	if fe, framed := errors.AsType[*frame.Error](err); framed {
+		what, _, _ := strings.Cut(fe.Detail, "; set the pipeline's schema") // which is about values
+		text = strings.ReplaceAll(what, "the value", "the key") + "; for keys that are not framed set key to raw or string, or a key_schema"
 	}
 	return &RecordError{Reason: "key_" + reason, Text: "in the key: " + text}
 }
