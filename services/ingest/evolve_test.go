@@ -3,6 +3,7 @@ package ingest
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,9 +62,9 @@ func is(id string) []byte {
 }
 
 // evolving is a world that holds old orders and in which partition 1 waits with new ones.
-func evolving(t *testing.T) (*world, *instance) {
+func evolving(t *testing.T, options ...string) (*world, *instance) {
 	t.Helper()
-	w := newWorld(t, ordersTopic, topic(2))
+	w := newWorld(t, strings.Join(append([]string{ordersTopic}, options...), ", "), topic(2))
 	w.schemas[3], w.schemas[4] = wasProto, isProto
 	w.produce(0, was("o0"), was("o1"))
 	i := w.start()
@@ -164,7 +165,7 @@ func TestIgnoredFieldsAreLeftOutAtEveryDepth(t *testing.T) {
 }
 
 func TestRecordsOfARefusedSchemaGoToQuarantineWhereDecided(t *testing.T) {
-	w, i := evolving(t)
+	w, i := evolving(t, "on_invalid: stop", "flood: {share: 10%, window: 20}") // neither asks again
 	w.answer(i, schema.Quarantine)
 	w.appended(1, 4)
 	require.Equal(t, map[int64]string{0: "p0", 1: "bad schema_refused", 2: "p2", 3: "bad schema_refused"}, w.outcome(1))

@@ -420,6 +420,9 @@ func (s *session) fault(ctx context.Context, r *batch.Record, err error, schemaI
 // there are too many of them.
 func (s *session) invalid(ctx context.Context, r *batch.Record, reason, text string, schemaID int32) error {
 	s.w.m.invalid(reason)
+	if reason == ReasonSchemaRefused { // an operator decided about them already: neither guard nor policy asks again
+		return s.b.Quarantine(r, reason, text, schemaID)
+	}
 	if s.w.allow.Swap(false) {
 		s.w.flood.allow()
 	}
