@@ -3,7 +3,6 @@ package pipeline
 import (
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -127,7 +126,8 @@ func TestKeyAndValueHaveTheirOwnHeader(t *testing.T) {
 	guid := []byte{1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 	p := &Pipeline{c: Config{Codec: c, Key: c}}
 	r := &batch.Record{Key: []byte{8, 1}, Value: []byte{8, 2}, Headers: []batch.Header{
-		{Key: frame.HeaderName, Value: prefixed(99, 0)}, {Key: frame.HeaderName, Value: append(guid, 2, 2)},
+		{Key: frame.HeaderName, Value: prefixed(99, 0)},
+		{Key: frame.HeaderName, Value: append(guid, 2, 2)},
 		{Key: frame.KeyHeaderName, Value: prefixed(7, 4, 2, 0)},
 	}}
 	f, decoded, err := p.splitKey(r)
@@ -223,6 +223,6 @@ func TestConfiguredSchemaThatIsMissingIsNoFaultOfRecords(t *testing.T) {
 		_, _, ofRecord := reasonOf(err)
 		require.False(t, ofRecord)
 		var stop *stopError
-		require.True(t, errors.As(err, &stop), "%v", err)
+		require.ErrorAs(t, err, &stop)
 	}
 }
