@@ -47,12 +47,12 @@ func (w *world) parcels(cl *kgo.Client, partition int32, schemaID uint32, first,
 	require.NoError(w.t, cl.ProduceSync(w.t.Context(), list...).FirstErr())
 }
 
-// read reads the table at a token, "" for the newest, and returns its rows as id → "offset lsn" and the token. An id
+// read reads the parcels at a token, "" for the newest, and returns its rows as id → "offset lsn" and the token. An id
 // that comes twice is an error.
-func (w *world) read(table, token string) (rows map[string]string, tok string, err error) {
+func (w *world) read(token string) (rows map[string]string, tok string, err error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
-	req := &readstatev1.ScanRequest{Table: table}
+	req := &readstatev1.ScanRequest{Table: "shop.parcels"}
 	if token != "" {
 		req.At = &readstatev1.At{Position: &readstatev1.At_Token{Token: token}}
 	}
@@ -125,7 +125,7 @@ func TestQuarantinedRecordsAreReplayedOnceAndNoTokenChangesItsAnswer(t *testing.
 		return nil
 	})
 	w.replicated("shop.parcels")
-	rowsThen, hot, err := w.read("shop.parcels", "")
+	rowsThen, hot, err := w.read("")
 	require.NoError(t, err)
 	require.Len(t, rowsThen, 20)
 	w.settle("shop.parcels", "parcels")
@@ -137,7 +137,7 @@ func TestQuarantinedRecordsAreReplayedOnceAndNoTokenChangesItsAnswer(t *testing.
 	require.Len(t, count.Counts, 2)
 	require.Equal(t, "schema_unknown", count.Counts[0].Reason)
 	require.EqualValues(t, v2, *count.Counts[0].SchemaID)
-	_, cold, err := w.read("shop.parcels", "")
+	_, cold, err := w.read("")
 	require.NoError(t, err)
 
 	r, err := w.replay(false)
@@ -161,7 +161,7 @@ func TestQuarantinedRecordsAreReplayedOnceAndNoTokenChangesItsAnswer(t *testing.
 		return nil
 	})
 	w.replicated("shop.parcels")
-	rowsBefore, before, err := w.read("shop.parcels", "")
+	rowsBefore, before, err := w.read("")
 	require.NoError(t, err)
 	require.Len(t, rowsBefore, 26)
 
@@ -172,7 +172,7 @@ func TestQuarantinedRecordsAreReplayedOnceAndNoTokenChangesItsAnswer(t *testing.
 	require.Len(t, r.GetSnapshots(), 2)
 	require.Empty(t, r.GetRefusals())
 	w.eventually(func() error { // the replica hears of it
-		rows, _, err := w.read("shop.parcels", "")
+		rows, _, err := w.read("")
 		if err == nil && len(rows) != 66 {
 			err = fmt.Errorf("%d rows", len(rows))
 		}
@@ -184,11 +184,11 @@ func TestQuarantinedRecordsAreReplayedOnceAndNoTokenChangesItsAnswer(t *testing.
 			w.replicated("shop.parcels")
 		}
 		for token, want := range map[string]map[string]string{hot: rowsThen, cold: rowsThen, before: rowsBefore} {
-			got, _, err := w.read("shop.parcels", token)
+			got, _, err := w.read(token)
 			require.NoError(t, err)
 			require.Equal(t, want, got, "settled %v", settled)
 		}
-		rows, _, err := w.read("shop.parcels", "")
+		rows, _, err := w.read("")
 		require.NoError(t, err)
 		require.Len(t, rows, 66)
 		for id, lsn := range bad {
@@ -205,7 +205,7 @@ func TestQuarantinedRecordsAreReplayedOnceAndNoTokenChangesItsAnswer(t *testing.
 	w.restart(discovery.Committer)
 	w.restart(discovery.Readstate)
 	w.ready()
-	rows, _, err := w.read("shop.parcels", "")
+	rows, _, err := w.read("")
 	require.NoError(t, err)
 	require.Len(t, rows, 66)
 }
@@ -253,13 +253,13 @@ func TestAReplayThatIsKilledAgainAndAgainLandsEveryRecordOnce(t *testing.T) {
 	require.EqualValues(t, 2*records, report.Replayed)
 	w.ready()
 	w.eventually(func() error {
-		rows, _, err := w.read("shop.parcels", "")
+		rows, _, err := w.read("")
 		if err == nil && len(rows) != 2*(records+1) {
 			err = fmt.Errorf("%d rows", len(rows))
 		}
 		return err
 	})
-	rows, _, err := w.read("shop.parcels", "")
+	rows, _, err := w.read("")
 	require.NoError(t, err)
 	bad := w.quarantined(committer.QuarantineFilter{})
 	require.Len(t, bad, 2*records)

@@ -1,7 +1,6 @@
 package commit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -255,7 +254,7 @@ func TestACrashWhileAReplayIsSentIsSettledByTheFence(t *testing.T) {
 				}
 			})
 			replay := r.replayOf(k, 21)
-			go func(table *Table) { _, _ = table.LandReplay(context.Background(), replay) }(r.table)
+			go func(table *Table) { _, _ = table.LandReplay(t.Context(), replay) }(r.table)
 			r.pass(time.Second)
 			r.kill()
 			r.lake.view(func() { r.lake.reload, r.lake.answer = nil, nil })

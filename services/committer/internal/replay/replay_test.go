@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,8 +76,7 @@ func (w *world) run(o Options) (Result, error) {
 
 func (w *world) ReadQuarantine(_ context.Context, f lake.QuarantineFilter, light bool, visit func(lake.Quarantined) error) error {
 	require.True(w.t, f.Waiting, "what was replayed is never replayed again")
-	for i := len(w.records) - 1; i >= 0; i-- { // in no order that helps
-		q := w.records[i]
+	for _, q := range slices.Backward(w.records) { // in no order that helps
 		if q.ReplayedIn != "" || (f.Partition != nil && *f.Partition != q.Partition.Number) || (f.From != nil && q.Offset < *f.From) || (f.To != nil && q.Offset >= *f.To) {
 			continue
 		}

@@ -130,8 +130,9 @@ func (c *Protobuf) lacks(ctx context.Context, id int32) (string, error) {
 	case c.Message == "":
 		return "", nil
 	}
-	if _, err := s.MessageByName(c.Message); err != nil {
-		return err.Error(), nil
+	_, missing := s.MessageByName(c.Message)
+	if missing != nil {
+		return missing.Error(), nil //nolint:nilerr // what is missing is the answer
 	}
 	return "", nil
 }

@@ -23,13 +23,13 @@ type policy struct {
 	revision uint64
 }
 
-// badRecords stops a partition because of records that cannot be rows.
-type badRecords struct {
+// recordsError stops a partition because of records that cannot be rows.
+type recordsError struct {
 	text  string
 	flood bool // because of too many of them
 }
 
-func (e *badRecords) Error() string { return e.text }
+func (e *recordsError) Error() string { return e.text }
 
 // errPolicy ends a session whose policy is not in force any more.
 var errPolicy = errors.New("the policy for bad records was switched")

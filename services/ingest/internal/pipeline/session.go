@@ -428,7 +428,7 @@ func (s *session) invalid(ctx context.Context, r *batch.Record, reason, text str
 		s.w.flood.allow()
 	}
 	if why := s.w.flood.hit(r.Offset, reason); why != "" && s.policy.name != policyStop {
-		return s.stop(ctx, &badRecords{flood: true, text: fmt.Sprintf(
+		return s.stop(ctx, &recordsError{flood: true, text: fmt.Sprintf(
 			"%s at offset %d: %s. The last: %s: %s. Correct the cause, or let them go on with `icestream quarantine allow %s`",
 			s.part, r.Offset, why, reason, text, s.w.p.Name())})
 	}
@@ -440,7 +440,7 @@ func (s *session) invalid(ctx context.Context, r *batch.Record, reason, text str
 		}
 		return s.b.Skip(r, skip)
 	case policyStop:
-		return s.stop(ctx, &badRecords{text: fmt.Sprintf(
+		return s.stop(ctx, &recordsError{text: fmt.Sprintf(
 			"offset %d of %s cannot be a row (%s: %s) and the policy is stop: correct the cause, or switch with `icestream policy set %s quarantine` (or skip)",
 			r.Offset, s.part, reason, text, s.w.p.Name())})
 	default:
@@ -450,7 +450,7 @@ func (s *session) invalid(ctx context.Context, r *batch.Record, reason, text str
 
 // stop ends the session because of the next record; its neighbours before it are
 // not harmed.
-func (s *session) stop(ctx context.Context, why *badRecords) error {
+func (s *session) stop(ctx context.Context, why *recordsError) error {
 	if s.mayCut() {
 		if err := s.send(ctx); err != nil {
 			return err

@@ -47,9 +47,9 @@ type worker struct {
 	fetched   int64
 	newest    time.Time
 	ackedNext int64
-	ackedAt   int32       // leader epoch of the record before ackedNext
-	accepted  bool        // a truncation was met and the policy is to go on
-	records   *badRecords // why it stands still, where that is because of records
+	ackedAt   int32         // leader epoch of the record before ackedNext
+	accepted  bool          // a truncation was met and the policy is to go on
+	records   *recordsError // why it stands still, where that is because of records
 }
 
 // acceptLoss lets later sessions go on at a position whose history the cluster has replaced.
@@ -95,7 +95,7 @@ func (w *worker) set(s event.PartitionState, reason string) {
 
 // blame notes that the worker stands still because of records.
 func (w *worker) blame(err error) {
-	bad, _ := errors.AsType[*badRecords](err)
+	bad, _ := errors.AsType[*recordsError](err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.records = bad
