@@ -205,15 +205,7 @@ func (b *Batch) delimited(f *field, s []byte, row, depth int) fail {
 // payload stores one value of a length-delimited kind in a column.
 func (b *Batch) payload(f *field, c *column.Column, s []byte, row, depth int) fail {
 	switch f.inner {
-	case opString:
-		if !cell.ValidUTF8(s) {
-			return failUTF8
-		}
-		if !c.SetBytes(row, s) {
-			return failFull
-		}
-		return ok
-	case opBytes:
+	case opBytes: // strings do not come here: message has them
 		if !c.SetBytes(row, s) {
 			return failFull
 		}
