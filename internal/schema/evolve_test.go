@@ -48,27 +48,27 @@ type place struct {
 }
 
 func places() []place {
-	field := func(n *Node, name string, number int32) *Node {
+	field := func(n *Node) *Node {
 		c := n.Clone()
-		c.Name, c.Number = name, number
+		c.Name, c.Number = "f", 1
 		return c
 	}
 	in := func(n *Node) *Node { return n.Clone() }
 	return []place{
-		{"f", "1", func(n *Node) *Schema { return of(field(n, "f", 1), col("z", 2, Int)) }},
-		{"s.f", "9.1", func(n *Node) *Schema { return of(col("s", 9, Struct, field(n, "f", 1))) }},
+		{"f", "1", func(n *Node) *Schema { return of(field(n), col("z", 2, Int)) }},
+		{"s.f", "9.1", func(n *Node) *Schema { return of(col("s", 9, Struct, field(n))) }},
 		{"s.s.f", "9.9.1", func(n *Node) *Schema {
-			return of(col("s", 9, Struct, col("s", 9, Struct, col("z", 2, Int), field(n, "f", 1))))
+			return of(col("s", 9, Struct, col("s", 9, Struct, col("z", 2, Int), field(n))))
 		}},
 		{"f.element", "1", func(n *Node) *Schema { return of(list("f", 1, in(n))) }},
 		{"f.value", "1", func(n *Node) *Schema { return of(mapOf("f", 1, Int, in(n))) }},
-		{"l.element.f", "8.element.1", func(n *Node) *Schema { return of(list("l", 8, col("", 0, Struct, field(n, "f", 1)))) }},
-		{"m.value.f", "7.value.1", func(n *Node) *Schema { return of(mapOf("m", 7, String, col("", 0, Struct, field(n, "f", 1)))) }},
+		{"l.element.f", "8.element.1", func(n *Node) *Schema { return of(list("l", 8, col("", 0, Struct, field(n)))) }},
+		{"m.value.f", "7.value.1", func(n *Node) *Schema { return of(mapOf("m", 7, String, col("", 0, Struct, field(n)))) }},
 		{"l.element.m.value", "8.element.7", func(n *Node) *Schema {
 			return of(list("l", 8, col("", 0, Struct, mapOf("m", 7, String, in(n)))))
 		}},
 		{"m.value.l.element.f", "7.value.8.element.1", func(n *Node) *Schema {
-			return of(mapOf("m", 7, Long, col("", 0, Struct, list("l", 8, col("", 0, Struct, field(n, "f", 1))))))
+			return of(mapOf("m", 7, Long, col("", 0, Struct, list("l", 8, col("", 0, Struct, field(n))))))
 		}},
 	}
 }

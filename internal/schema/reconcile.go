@@ -296,13 +296,25 @@ func (r *reconciler) byAlias(table []*Node, c *Node, numbers string, partner map
 func (r *reconciler) byName(table []*Node, c *Node, numbers string, partner map[*Node]*Node, same func(a, b string) bool) *Node {
 	for _, t := range table {
 		owner, claimed := r.claimed[t.FieldID]
-		free := !claimed || owner == numbers || c.Number == 0 && !(c.Source != "" && bySource(owner)) && !isBeside(owner) ||
-			isOneof(c.Number) && isOneof(lastNumber(owner))
+		free := !claimed || owner == numbers || yields(owner, c)
 		if partner[t] == nil && free && same(t.Name, c.Name) {
 			return t
 		}
 	}
 	return nil
+}
+
+// yields reports whether the owner of a column by its path leaves it to a field
+// of its name.
+func yields(owner string, c *Node) bool {
+	switch {
+	case isOneof(c.Number):
+		return isOneof(lastNumber(owner))
+	case c.Number != 0 || isBeside(owner):
+		return false
+	default:
+		return c.Source == "" || !bySource(owner)
+	}
 }
 
 // step is the part of a number path that a node adds.

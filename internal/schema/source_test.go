@@ -37,7 +37,7 @@ func TestFieldsWithoutNumbersKeepTheirColumnByName(t *testing.T) { // S1
 	require.Equal(t, []string{"id", "ID_2", "a.b", "ID_2_1"}, names(target.Schema.Columns))
 	require.Equal(t, "ID_2", target.Schema.Columns[3].Source)
 	require.Empty(t, target.Schema.Columns[1].Source, "not fed by this schema")
-	require.EqualValues(t, target.Schema.Columns[1].FieldID, target.Numbers["=ID"])
+	require.Equal(t, target.Schema.Columns[1].FieldID, target.Numbers["=ID"])
 	require.Contains(t, target.Numbers, "=a%2Eb")
 }
 
