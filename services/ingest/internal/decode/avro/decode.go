@@ -13,6 +13,10 @@ import (
 // in its arrays: a count alone must not fill the memory.
 const maxEmpty = 1 << 16
 
+// maxGrown is how many bytes the names of enum symbols and JSON texts may take in one
+// record: a byte on the wire can stand for a long name. No message could carry more.
+const maxGrown = 1 << 28
+
 // Batch collects decoded records as columns; see cell.Batch.
 type Batch struct {
 	cell.Batch
@@ -22,6 +26,8 @@ type Batch struct {
 	fail    cell.Fail // why the record is refused
 	at      []string  // where, innermost first
 	empty   int       // values without bytes in this record
+	grown   int       // bytes of enum symbols and JSON texts in this record
+	most    int       // maxGrown, less in tests
 	scratch []byte
 	words8  []uint64
 	words4  []uint32
@@ -35,7 +41,7 @@ func (b *Batch) Append(payload []byte) error {
 	if err := b.Room(1 + len(payload) + maxEmpty); err != nil {
 		return err
 	}
-	b.fail, b.empty, b.at = cell.OK, 0, b.at[:0]
+	b.fail, b.empty, b.grown, b.at = cell.OK, 0, 0, b.at[:0]
 	i := b.read(b.root, payload, 0, b.Rows(), cell.MaxDepth)
 	if i >= 0 && i < len(payload) {
 		b.fail = cell.Trailing
@@ -170,6 +176,9 @@ func (b *Batch) rare(v *value, data []byte, i, row, depth int) int {
 		if x < 0 || x >= int64(len(v.typ.symbols)) {
 			return b.no(cell.Symbol)
 		}
+		if b.grown += len(v.typ.symbols[x]); b.grown > b.most {
+			return b.no(cell.Full)
+		}
 		return b.stored(cell.StoreBytes(v.col, row, v.typ.symbols[x]), i)
 	case opTime, opTimestamp:
 		return b.time(v, data, i, row)
@@ -188,6 +197,9 @@ func (b *Batch) rare(v *value, data []byte, i, row, depth int) int {
 			return i
 		}
 		b.scratch = out
+		if b.grown += len(out); b.grown > b.most {
+			return b.no(cell.Full)
+		}
 		return b.stored(cell.StoreBytes(v.col, row, out), i)
 	}
 }

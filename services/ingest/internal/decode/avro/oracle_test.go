@@ -335,6 +335,10 @@ func plain(t testing.TB, ty *typ, v any) any {
 	default:
 	}
 	switch v := v.(type) {
+	case float32:
+		return plainFloat(float64(v), v)
+	case float64:
+		return plainFloat(v, v)
 	case []byte:
 		return base64.StdEncoding.EncodeToString(v)
 	case oracle.Duration:
@@ -360,6 +364,20 @@ func plain(t testing.TB, ty *typ, v any) any {
 		return v.UnixMicro()
 	}
 	return wantScalar(ty, v)
+}
+
+// plainFloat is a number, but for what JSON has no numbers for.
+func plainFloat(x float64, number any) any {
+	switch {
+	case math.IsNaN(x):
+		return "NaN"
+	case math.IsInf(x, 1):
+		return "Infinity"
+	case math.IsInf(x, -1):
+		return "-Infinity"
+	default:
+		return number
+	}
 }
 
 // got reads a cell back, structs by the sources of their columns.
@@ -443,6 +461,10 @@ func same(t testing.TB, want, got any, path string) {
 			return
 		}
 		require.Equal(t, want, got, path)
+	case float64:
+		require.Equal(t, math.Float64bits(w), math.Float64bits(got.(float64)), path)
+	case float32:
+		require.Equal(t, math.Float32bits(w), math.Float32bits(got.(float32)), path)
 	default:
 		require.Equal(t, want, got, path)
 	}

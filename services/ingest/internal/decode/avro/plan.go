@@ -89,7 +89,7 @@ func (p *Plan) build() (*Batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Batch{Batch: base, dedupe: column.NewDedupe()}
+	b := &Batch{Batch: base, dedupe: column.NewDedupe(), most: maxGrown}
 	if p.schema.root.kind == kindRecord {
 		b.root, err = bindRecord(p.schema.root, nodes, base.Columns(), nil)
 		return b, err

@@ -201,6 +201,28 @@ func TestMalformedRecordsAreRefusedWithTheReason(t *testing.T) { // F8, P1
 	require.Equal(t, "too_deep", reject(t, `{"type":"record","name":"N","fields":[{"name":"next","type":"N"}]}`))
 }
 
+func TestRecordsThatGrowBeyondAnyMessageAreRefused(t *testing.T) {
+	symbol := strings.Repeat("A", 1<<10)
+	tree := `{"type":"record","name":"T","fields":[{"name":"kids","type":{"type":"array","items":"T"}},{"name":"` + symbol + `","type":"null"}]}`
+	for typ, payload := range map[string][]byte{
+		`{"type":"array","items":{"type":"enum","name":"E","symbols":["` + symbol + `"]}}`: append([]byte{200, 1}, make([]byte, 101)...),
+		tree: append([]byte{200, 1}, make([]byte, 101)...),
+	} {
+		x := newTool(t, record(f("x", typ)))
+		require.NoError(t, x.batch.Append(payload))
+		x.batch.Reset()
+		x.batch.most = 50 << 10
+		err := x.batch.Append(payload)
+		e, ok := errors.AsType[*cell.Error](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, "oversized", e.Reason)
+		x.batch.most = 200 << 10
+		require.NoError(t, x.batch.Append(payload))
+		x.batch.most = 50 << 10
+		require.ErrorIs(t, x.batch.Append(payload), cell.ErrBatchFull, "it may fit alone")
+	}
+}
+
 func TestOlderWritersFillTheirColumnsOfAWiderTable(t *testing.T) { // S5, S6
 	old := parse(t, record(f("id", `"int"`), f("ratio", `"float"`), f("tags", `{"type":"array","items":"string"}`)))
 	fresh := parse(t, record(f("id", `"long"`), f("ratio", `"double"`), f("note", `["null","string"]`), f("marks", `{"type":"array","items":"int"}`)))

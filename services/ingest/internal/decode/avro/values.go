@@ -99,6 +99,9 @@ func (b *Batch) json(dst []byte, t *typ, data []byte, i, depth int) ([]byte, int
 	if depth--; depth < 0 {
 		return dst, b.no(cell.Depth)
 	}
+	if len(dst) > b.most {
+		return dst, b.no(cell.Full)
+	}
 	switch t.kind {
 	case kindNull:
 		return append(dst, "null"...), i

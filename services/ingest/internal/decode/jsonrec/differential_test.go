@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/big"
 	"math/rand/v2"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -197,14 +198,15 @@ func want(t *typ, v any) (out any, ok bool) {
 		return string(raw), isText && err == nil
 	case kindDate:
 		d, err := time.Parse("2006-01-02", text)
-		return d.Unix() / 86400, isText && err == nil
+		return d.Unix() / 86400, isText && err == nil && d.Year() >= 1
 	case kindTimestamp:
 		layout := "2006-01-02T15:04:05.999999999Z07:00"
 		if t.column.Kind == schema.Timestamp {
 			layout = "2006-01-02T15:04:05.999999999"
 		}
 		d, err := time.Parse(layout, strings.Replace(strings.ToUpper(text), " ", "T", 1))
-		return d.UnixMicro(), isText && err == nil && rfc3339.MatchString(text)
+		y := d.UTC().Year()
+		return d.UnixMicro(), isText && err == nil && rfc3339.MatchString(text) && y >= 1 && y <= 9999
 	case kindInteger:
 		r, fine := new(big.Rat).SetString(number.String())
 		if !isNumber || !fine || !r.IsInt() || !r.Num().IsInt64() {
@@ -399,6 +401,9 @@ func TestDecodingAgreesWithTheStandardLibrary(t *testing.T) { // P1: random shap
 	rounds := 300
 	if testing.Short() {
 		rounds = 60
+	}
+	if n, err := strconv.Atoi(os.Getenv("ICESTREAM_DIFF_CASES")); err == nil {
+		rounds = n / 80
 	}
 	refused, total := 0, 0
 	for seed := range rounds {
