@@ -11,7 +11,6 @@ import (
 	"math"
 	"math/big"
 	"math/bits"
-	"time"
 	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
@@ -182,15 +181,6 @@ func StoreDays(c *column.Column, row int, v int64) Fail {
 	}
 	c.Set4(row, uint32(int32(v)))
 	return OK
-}
-
-// StoreTime stores a date and time; what is finer than microseconds is cut towards
-// the past.
-func StoreTime(c *column.Column, row int, t time.Time) Fail {
-	if y := t.Year(); y < 0 || y > 10000 {
-		return Timestamp
-	}
-	return StoreMicros(c, row, t.Unix()*1_000_000+int64(t.Nanosecond())/1000)
 }
 
 // StoreDecimal stores an unscaled number, if it has at most the given digits.
