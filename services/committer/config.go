@@ -36,7 +36,7 @@ type Config struct {
 	// 0 means 10 s.
 	Poll time.Duration
 	// Expire is how many snapshots of ours must be ready to go before they are
-	// removed, Keep how many stay in any case; 0 means 50 for both.
+	// removed, Keep how many stay in any case; 0 means 10 and 50.
 	Expire, Keep int
 	// RedAfter is how long a failure may last before the table is not ready; 0
 	// means three commit intervals, at least 30 s.

@@ -59,8 +59,8 @@ func (t *Table) land(ctx context.Context, kind string, takeover bool, p plan) (l
 		case Landed:
 			t.status.fine(atCommit)
 			t.status.change(func(s *Status) { s.Confirmed = time.Now() })
-			if err := t.clean(ctx, staged); err != nil {
-				t.log.Warn("files that nothing needs any more stay", "error", err)
+			if change.Expire != nil {
+				t.expired = staged
 			}
 			return t.head, nil
 		case Fenced:
@@ -158,12 +158,6 @@ func (t *Table) look(ctx context.Context, id ident.UUID) (Looked, error) {
 	default:
 		return Looked{Failed: true}, nil
 	}
-}
-
-// clean removes what a landed commit freed.
-func (t *Table) clean(ctx context.Context, staged *lake.Staged) error {
-	defer t.took(StepClean)()
-	return t.lake.Clean(ctx, staged)
 }
 
 // reload loads the head and checks that the table is still ours to write.

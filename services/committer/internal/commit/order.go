@@ -60,7 +60,7 @@ func (t *Table) commit(ctx context.Context, b *Batch) error {
 		if err != nil {
 			return lake.Change{}, err
 		}
-		return lake.Change{CommitID: b.ID, State: state, Files: b.Files}, nil
+		return lake.Change{CommitID: b.ID, State: state, Files: b.Files, Expire: t.expiry(head)}, nil
 	})
 	switch {
 	case errors.Is(err, errEpoch), errors.Is(err, errRange):
@@ -77,7 +77,35 @@ func (t *Table) commit(ctx context.Context, b *Batch) error {
 		t.applyOutbox(ctx, t.o.Outbox/3) // 4
 	}
 	t.report(ctx) // 5; 6 is the buffer's
+	t.clean(ctx)
 	return nil
+}
+
+// expiry is what the maintainer wants removed with the next data commit, nil when
+// nothing is due. It rides along, so that it costs no commit of its own.
+func (t *Table) expiry(head lake.Head) *lake.ExpirePolicy {
+	if t.maintain == nil {
+		return nil
+	}
+	p, due := t.maintain.Upkeep(head)
+	if !due {
+		return nil
+	}
+	return &p
+}
+
+// clean removes what the expiry of the last data commit freed. Nobody waits for
+// it.
+func (t *Table) clean(ctx context.Context) {
+	staged := t.expired
+	t.expired = nil
+	if staged == nil {
+		return
+	}
+	defer t.took(StepClean)()
+	if err := t.lake.Clean(ctx, staged); err != nil {
+		t.log.Warn("files that nothing needs any more stay", "error", err)
+	}
 }
 
 // putOff leaves the outbox for later and reports whether it may: senders wait for

@@ -106,9 +106,9 @@ type Source interface {
 
 // Maintainer decides about the upkeep that belongs into the commit slot.
 type Maintainer interface {
-	// Upkeep returns the change that is due after a data commit, whose state and
-	// commit id the caller fills in, or false when nothing is due.
-	Upkeep(head lake.Head) (lake.Change, bool)
+	// Upkeep returns the expiry that is due with the commit that follows the given
+	// head, or false when none is.
+	Upkeep(head lake.Head) (lake.ExpirePolicy, bool)
 }
 
 // Step names a step of a commit, for metrics; the steps stand in their order.

@@ -255,7 +255,7 @@ func (t *Table) cut(ctx context.Context, stopping bool) (time.Time, error) {
 	if err := t.commitHeld(ctx, reason); err != nil {
 		return time.Time{}, err
 	}
-	return time.Now(), t.upkeep(ctx, stopping)
+	return time.Now(), nil
 }
 
 // commitHeld seals what is held and commits it, for some reasons with all that
@@ -294,28 +294,6 @@ func (t *Table) anchor(ctx context.Context) error {
 	_, err := t.land(ctx, lake.KindAnchor, false, func(head lake.Head) (lake.Change, error) {
 		id := NewID()
 		return lake.Change{CommitID: id, State: anchored(head.State, id, t.applied)}, nil
-	})
-	if err != nil {
-		return err
-	}
-	t.report(ctx)
-	return nil
-}
-
-// upkeep lets the maintainer use the commit slot.
-func (t *Table) upkeep(ctx context.Context, stopping bool) error {
-	if t.maintain == nil || stopping {
-		return nil
-	}
-	change, due := t.maintain.Upkeep(t.head)
-	if !due {
-		return nil
-	}
-	_, err := t.land(ctx, change.Kind, false, func(head lake.Head) (lake.Change, error) {
-		id := NewID()
-		c := change
-		c.CommitID, c.State = id, anchored(head.State, id, t.applied)
-		return c, nil
 	})
 	if err != nil {
 		return err

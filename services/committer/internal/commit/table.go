@@ -129,9 +129,10 @@ type Table struct {
 	lastFence    time.Time
 	lastPoll     time.Time
 	lastError    error
-	talkAt       time.Time // not before this is the buffer talked to again
-	outboxAt     time.Time // not before this is the outbox tried again
-	late         bool      // the outbox was put off under pressure
+	talkAt       time.Time    // not before this is the buffer talked to again
+	outboxAt     time.Time    // not before this is the outbox tried again
+	late         bool         // the outbox was put off under pressure
+	expired      *lake.Staged // landed with an expiry that is not cleaned up after
 	talk         *backoff.Backoff
 	outboxPause  *backoff.Backoff
 }

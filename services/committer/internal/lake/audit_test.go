@@ -82,6 +82,7 @@ func TestAuditProvesATableWithPoisonSkipsAndOtherWriters(t *testing.T) {
 
 func TestAuditProvesWhatIsLeftAfterExpiry(t *testing.T) {
 	b := ledger(t)
+	b.cleanAt = 1
 	c := b.change(KindExpire)
 	c.Expire = &ExpirePolicy{Keep: 2}
 	st := b.commit(c)

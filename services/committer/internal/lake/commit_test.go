@@ -334,6 +334,7 @@ func TestExpiryKeepsTheStateAndTheRows(t *testing.T) {
 	c := b.change(KindExpire)
 	c.Expire = &ExpirePolicy{Keep: 3}
 	before := len(b.handle().Metadata().Snapshots())
+	b.cleanAt = 1
 	st := b.commit(c)
 	require.NoError(t, b.Clean(t.Context(), st))
 	after := b.handle().Metadata().Snapshots()
@@ -344,6 +345,41 @@ func TestExpiryKeepsTheStateAndTheRows(t *testing.T) {
 	lists, err := filepath.Glob(filepath.Join(b.dir, "warehouse", "*", "orders", "metadata", "snap-*"))
 	require.NoError(t, err)
 	require.Len(t, lists, 4)
+}
+
+// An expiry rides on a data commit, and the files of several go together: those that nothing names any more, and no
+// other (G6).
+func TestExpiryRidesOnDataAndIsCleanedUpAfterTogether(t *testing.T) {
+	b := newBench(t, Settings{})
+	b.cleanAt = 6
+	lists := func() int {
+		found, err := filepath.Glob(filepath.Join(b.dir, "warehouse", "*", "orders", "metadata", "snap-*"))
+		require.NoError(t, err)
+		return len(found)
+	}
+	for range 5 {
+		b.commitRows(part(0), 3)
+	}
+	for round := range 2 {
+		for range 3 {
+			b.commitRows(part(0), 3)
+		}
+		had := lists()
+		c := b.change(KindData)
+		r := c.advance(part(0), Totals{Rows: 3})
+		c.Files = b.write(b.batch(part(0), r))
+		c.Expire = &ExpirePolicy{Keep: len(b.handle().Metadata().Snapshots()) - 3}
+		st := b.commit(c)
+		require.Len(t, st.expired, 3)
+		require.NoError(t, b.Clean(t.Context(), st))
+		if round == 0 {
+			require.Equal(t, had+1, lists(), "three are too few to look for")
+		} else {
+			require.Equal(t, had+1-6, lists())
+		}
+	}
+	require.Equal(t, int64(39), b.rows(tableName))
+	require.Equal(t, Proven, b.audit(true).Verdict)
 }
 
 func TestOldMetadataFilesAreRemoved(t *testing.T) {

@@ -57,30 +57,48 @@ func expirable(meta table.Metadata, state State, p ExpirePolicy) []int64 {
 // stageExpiry adds the removal to the request. The staged snapshot itself is the
 // newest ancestor by then, so one fewer of the old ones needs to stay.
 func (t *Table) stageExpiry(st *Staged, meta table.Metadata, state State, p ExpirePolicy) {
-	if ids := expirable(meta, state, p); len(ids) > 0 {
-		// The first form cleans up after the commit, the second is what is sent:
-		// they differ only in what the library does by itself.
-		st.expired = table.NewRemoveSnapshotsUpdate(ids, true)
-		st.updates = append(st.updates, table.NewRemoveSnapshotsUpdate(ids, false))
+	if st.expired = expirable(meta, state, p); len(st.expired) > 0 {
+		st.updates = append(st.updates, table.NewRemoveSnapshotsUpdate(st.expired, false))
 	}
 }
 
+// cleanBatch is the number of expired snapshots after whose gathering their files
+// are removed: each time the manifest lists of all snapshots that stay are read.
+// What has gathered when the process ends stays behind.
+const cleanBatch = 50
+
+// gone are expired snapshots whose files are still there.
+type gone struct {
+	before *table.Table // as it was before the first of them was removed: it knows all
+	ids    []int64
+}
+
 // Clean removes the files that only expired snapshots named, after an expiring
-// commit has landed and the table was reloaded. It compares what was with what
-// is, so files that a snapshot still names stay (G6). It does nothing for other
-// commits. An error leaves files behind, nothing else.
+// commit has landed and the table was reloaded; it does so for several commits
+// together. It compares what was with what is, so files that a snapshot still
+// names stay (G6). It does nothing for other commits. An error leaves files
+// behind, nothing else.
 func (t *Table) Clean(ctx context.Context, st *Staged) error {
-	if st.expired == nil {
+	if len(st.expired) == 0 || !t.Find(st.CommitID) {
 		return nil
 	}
-	if !t.Find(st.CommitID) {
+	for _, id := range st.expired {
+		if t.gone.before == nil || t.gone.before.Metadata().SnapshotByID(id) == nil {
+			t.gone = gone{before: st.before} // what had gathered before stays: not all of it is known any more
+		}
+		t.gone.ids = append(t.gone.ids, id)
+	}
+	if len(t.gone.ids) < t.cleanAt {
 		return nil
 	}
+	all := t.gone
+	t.gone = gone{}
 	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), 4*t.lake.cfg.Timeouts.Stage)
 	defer cancel()
-	before := table.New(t.ident, st.before.Metadata(), st.before.MetadataLocation(),
+	before := table.New(t.ident, all.before.Metadata(), all.before.MetadataLocation(),
 		func(ctx context.Context) (iceio.IO, error) { return t.files(ctx) }, t.cat)
-	if err := st.expired.PostCommit(ctx, before, t.rehandle(t.handle().Metadata())); err != nil {
+	update := table.NewRemoveSnapshotsUpdate(all.ids, true)
+	if err := update.PostCommit(ctx, before, t.rehandle(t.handle().Metadata())); err != nil {
 		return classify(err, "removing the files of expired snapshots of table %s", t.name)
 	}
 	return nil

@@ -106,6 +106,7 @@ func TestTheWholeLifeOfATableThroughAREST(t *testing.T) {
 	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
 	b.other().insert(1, nil)
 	b.reload()
+	b.cleanAt = 1
 	c := b.change(KindExpire)
 	c.Expire = &ExpirePolicy{Keep: 2}
 	for _, p := range c.State.Pipelines {

@@ -75,7 +75,7 @@ type Staged struct {
 	copies       []table.Update // property and tag: left out where the catalog refuses them
 	snapshot     *table.Snapshot
 	before       *table.Table
-	expired      table.Update
+	expired      []int64
 }
 
 // Stage prepares a commit on the loaded head. It refuses a change that does not

@@ -33,6 +33,10 @@ type Table struct {
 	// T11): commits then go without them, and recovery leans on the snapshots.
 	noCopies atomic.Bool
 
+	// What Clean has gathered, and how much before it acts.
+	gone    gone
+	cleanAt int
+
 	// main is the table that this one is the quarantine table of.
 	main ident.UUID
 

@@ -11,7 +11,7 @@ import (
 
 // Defaults of a Policy.
 const (
-	DefaultEvery = 50
+	DefaultEvery = 10
 	DefaultKeep  = 50
 )
 
@@ -64,25 +64,25 @@ func New(p Policy, table Counter, pins Pins) *Keeper {
 	return &Keeper{policy: p, table: table, pins: pins}
 }
 
-// Upkeep returns the expiry that is due after a commit whose head is given, or
-// false.
-func (k *Keeper) Upkeep(head lake.Head) (lake.Change, bool) {
+// Upkeep returns the expiry that is due with the commit that follows the given
+// head, or false.
+func (k *Keeper) Upkeep(head lake.Head) (lake.ExpirePolicy, bool) {
 	free, known := k.observe(head.Sequence, time.Now())
 	if !known {
-		return lake.Change{}, false
+		return lake.ExpirePolicy{}, false
 	}
 	pinned, known := k.pins()
 	if !known {
-		return lake.Change{}, false
+		return lake.ExpirePolicy{}, false
 	}
 	if pinned > 0 && pinned < free {
 		free = pinned
 	}
 	p := lake.ExpirePolicy{Keep: k.policy.Keep, NotBelow: free}
 	if k.table.Expirable(p) < k.policy.Every {
-		return lake.Change{}, false
+		return lake.ExpirePolicy{}, false
 	}
-	return lake.Change{Kind: lake.KindExpire, Expire: &p}, true
+	return p, true
 }
 
 // observe notes a head and returns the sequence number of the one that was the

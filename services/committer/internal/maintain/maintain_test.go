@@ -21,7 +21,7 @@ func (c *chain) Expirable(p lake.ExpirePolicy) int {
 	return int(max(0, top))
 }
 
-func (c *chain) commit(k *Keeper) (lake.Change, bool) {
+func (c *chain) commit(k *Keeper) (lake.ExpirePolicy, bool) {
 	c.n++
 	return k.Upkeep(lake.Head{Sequence: c.n})
 }
@@ -41,8 +41,7 @@ func TestExpiryWaitsForALeaseAndForEnoughSnapshots(t *testing.T) {
 		<-time.After(15 * time.Minute)
 		change, due = c.commit(k)
 		require.True(t, due)
-		require.Equal(t, lake.KindExpire, change.Kind)
-		require.Equal(t, &lake.ExpirePolicy{Keep: 50, NotBelow: 301}, change.Expire)
+		require.Equal(t, lake.ExpirePolicy{Keep: 50, NotBelow: 301}, change)
 	})
 }
 
@@ -58,8 +57,8 @@ func TestExpiryKeepsWhatReadersPinAndStopsWhenNobodyKnows(t *testing.T) {
 		known = true
 		change, due := c.commit(k)
 		require.True(t, due)
-		require.Equal(t, int64(100), change.Expire.NotBelow)
-		pinned = 20
+		require.Equal(t, int64(100), change.NotBelow)
+		pinned = 10
 		_, due = c.commit(k)
 		require.False(t, due, "fewer than Every are free")
 	})
