@@ -10,7 +10,7 @@ import (
 // Defs returns the metrics of the committer.
 func Defs() []obs.Def {
 	return []obs.Def{
-		defAttempts, defAttemptSeconds, defStepSeconds, defCuts, defRows, defQuarantined, defFiles, defBytes, defCommitAge, defConfirmedAge,
+		defAttempts, defAttemptSeconds, defStepSeconds, defCuts, defRows, defQuarantined, defReplayed, defFiles, defBytes, defCommitAge, defConfirmedAge,
 		defPending, defEncoded, defOpenFiles, defLag, defHeld, defHot, defFailing,
 	}
 }
@@ -23,6 +23,7 @@ var (
 	defCuts           = obs.Def{Name: "icestream_committer_cuts_total", Help: "Data commits that landed, by what made the cut due.", Kind: obs.KindCounter, Labels: []string{"table", "reason"}}
 	defRows           = obs.Def{Name: "icestream_committer_rows_total", Help: "Rows that landed.", Kind: obs.KindCounter, Labels: []string{"table"}}
 	defQuarantined    = obs.Def{Name: "icestream_committer_quarantined_total", Help: "Records that landed in quarantine.", Kind: obs.KindCounter, Labels: []string{"table"}}
+	defReplayed       = obs.Def{Name: "icestream_committer_replayed_total", Help: "Quarantined records that became rows by a replay.", Kind: obs.KindCounter, Labels: []string{"table"}}
 	defFiles          = obs.Def{Name: "icestream_committer_files_total", Help: "Data files that landed.", Kind: obs.KindCounter, Labels: []string{"table"}}
 	defBytes          = obs.Def{Name: "icestream_committer_file_bytes_total", Help: "Bytes of data files that landed.", Kind: obs.KindCounter, Labels: []string{"table"}}
 	defCommitAge      = obs.Def{Name: "icestream_committer_row_commit_seconds", Help: "Time from the arrival of the first row of a commit until it landed.", Kind: obs.KindHistogram, Labels: []string{"table"}}

@@ -38,6 +38,9 @@ func (s *commitService) ReplayQuarantine(ctx context.Context, req *committerv1.R
 			Reason: f.GetReason(), SchemaID: f.SchemaId, //nolint:protogetter // as above
 		},
 	})
+	if !req.GetDryRun() {
+		s.hub.o.Metrics.Counter(defReplayed, req.GetTable()).Add(float64(result.Replayed))
+	}
 	if err != nil {
 		return nil, err
 	}
