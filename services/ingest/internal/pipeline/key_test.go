@@ -55,7 +55,7 @@ func TestKeyStructIsNullWhereTheKeyIs(t *testing.T) { // issue 4 point 10
 		require.Error(t, add("null", "\xff"))
 		err := add(`{"shop":"x"}`, "c")
 		var rf *RecordError
-		require.True(t, errors.As(err, &rf))
+		require.ErrorAs(t, err, &rf)
 		require.Equal(t, "key_wrong_type", rf.Reason)
 		require.Contains(t, rf.Text, "in the key: decoding JSON field shop")
 		require.NoError(t, add("null", "d"))
