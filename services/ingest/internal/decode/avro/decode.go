@@ -330,6 +330,9 @@ func (b *Batch) array(v *value, data []byte, i, row, depth int) int {
 			c.CloseList(row)
 			return i
 		}
+		if !b.Spend(n * v.spread) {
+			return b.no(cell.Full)
+		}
 		switch e.op {
 		case opFloat, opDouble:
 			i = b.raw(element, data, i, n*v.typ.items.least)
@@ -406,6 +409,9 @@ func (b *Batch) mapped(v *value, data []byte, i, row, depth int) int {
 		}
 		if n == 0 {
 			break
+		}
+		if !b.Spend(n * v.spread) {
+			return b.no(cell.Full)
 		}
 		for ; n > 0; n-- {
 			var s []byte

@@ -50,6 +50,7 @@ type value struct {
 	num    int64    // microseconds per unit, or
 	den    int64    // units per microsecond
 	digits int32    // precision of a decimal column
+	spread int      // cells of an element of a list or map
 	name   string   // field name, for error texts
 	open   bool     // the union's column is a struct
 	seen   *column.Column
@@ -198,6 +199,7 @@ func bind(t *typ, n *schema.Node, c *column.Column, in inside) (*value, error) {
 		cell.Unfed(n.Kids[last], c.Kid(last))
 		element, err := bind(t.items, n.Kids[last], c.Kid(last), in)
 		v.kids = []*value{element}
+		v.spread = cell.Spread(c.Kid(last))
 		return v, err
 	default: // a scalar
 	}

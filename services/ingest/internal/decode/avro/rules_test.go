@@ -223,6 +223,26 @@ func TestRecordsThatGrowBeyondAnyMessageAreRefused(t *testing.T) {
 	}
 }
 
+func TestElementsThatFillTooManyColumnsAreRefused(t *testing.T) {
+	wide := `["null","int","long","float","string","bytes","boolean"]`
+	for _, typ := range []string{`{"type":"array","items":` + wide + `}`, `{"type":"map","values":` + wide + `}`} {
+		x := newTool(t, record(f("x", typ)))
+		payload := []byte{40}
+		for i := range byte(20) {
+			if strings.Contains(typ, "map") {
+				payload = append(payload, 2, 'a'+i)
+			}
+			payload = append(payload, 2, 2)
+		}
+		payload = append(payload, 0)
+		x.batch.Limit(20 * 7)
+		require.NoError(t, x.batch.Append(payload))
+		x.batch.Reset()
+		x.batch.Limit(20*7 - 1)
+		require.ErrorContains(t, x.batch.Append(payload), "larger than a batch can be")
+	}
+}
+
 func TestOlderWritersFillTheirColumnsOfAWiderTable(t *testing.T) { // S5, S6
 	old := parse(t, record(f("id", `"int"`), f("ratio", `"float"`), f("tags", `{"type":"array","items":"string"}`)))
 	fresh := parse(t, record(f("id", `"long"`), f("ratio", `"double"`), f("note", `["null","string"]`), f("marks", `{"type":"array","items":"int"}`)))

@@ -12,6 +12,23 @@ import (
 // maxSlots bounds the rows of any column and thereby the offsets of lists.
 const maxSlots = 1 << 30
 
+// maxCells is how many cells the elements of lists and maps of one record may have, in
+// all columns below them: an element of few bytes stands for a cell in each column of
+// its struct. No message could carry more.
+const maxCells = 1 << 27
+
+// Spread is the number of cells that a row of the column has: one, and those of the
+// children of a struct.
+func Spread(c *column.Column) int {
+	n := 1
+	if c.Type().ID() == arrow.STRUCT {
+		for i := range c.Kids() {
+			n += Spread(c.Kid(i))
+		}
+	}
+	return n
+}
+
 // Batch is the columns of decoded records. A decoder embeds it, writes a record's
 // values to row Rows() of the columns, and says Took or Failed. It belongs to one
 // goroutine at a time. After Finish the arrays share the batch's memory: the next
@@ -22,11 +39,13 @@ type Batch struct {
 	rows    int
 	slots   int // upper bound of the rows of any column
 	last    int // slots of the last row
+	spent   int // cells of the record at hand
+	most    int // maxCells, less in tests
 }
 
 // NewBatch makes the columns for nodes. Format is for error texts.
 func NewBatch(format string, nodes []*schema.Node) (Batch, error) {
-	b := Batch{format: format}
+	b := Batch{format: format, most: maxCells}
 	for _, n := range nodes {
 		c, err := column.New(n.ArrowField().Type)
 		if err != nil {
@@ -40,8 +59,20 @@ func NewBatch(format string, nodes []*schema.Node) (Batch, error) {
 // Columns are the columns, in the order of the nodes.
 func (b *Batch) Columns() []*column.Column { return b.columns }
 
-// Room says whether a record that makes at most so many values fits.
+// Spend takes note of cells that elements of lists and maps have; false means that the
+// record has too many.
+func (b *Batch) Spend(cells int) bool {
+	b.spent += cells
+	return b.spent <= b.most
+}
+
+// Limit lowers the number of cells that Spend allows to one record.
+func (b *Batch) Limit(cells int) { b.most = cells }
+
+// Room says whether a record that makes at most so many values fits. It is asked before
+// each record.
 func (b *Batch) Room(slots int) error {
+	b.spent = 0
 	if b.slots+slots > maxSlots {
 		return b.Failed(Full, "")
 	}

@@ -208,6 +208,9 @@ func (b *Batch) list(v *value, i, row, depth int) int {
 			}
 			return i
 		}
+		if !b.Spend(v.spread) {
+			return b.no(cell.Full)
+		}
 		at := element.Len()
 		if i = b.value(v.item, i, at, depth); i < 0 {
 			return i
@@ -234,6 +237,9 @@ func (b *Batch) mapped(v *value, i, row, depth int) int {
 		}
 		if done {
 			break
+		}
+		if !b.Spend(v.spread) {
+			return b.no(cell.Full)
 		}
 		var k []byte
 		if k, i = b.key(i); i < 0 {

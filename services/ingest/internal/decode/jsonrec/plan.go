@@ -18,6 +18,7 @@ type value struct {
 	item   *value            // list, map
 	seen   *column.Column    // presence of an empty struct
 	name   string
+	spread int    // cells of an element of a list or map
 	index  int    // among the fields
 	mark   uint64 // number of the object in which the key was met last
 }
@@ -125,6 +126,7 @@ func bind(t *typ, n *schema.Node, c *column.Column) (*value, error) {
 	case kindList, kindMap:
 		c.AbsentIsZero()
 		last := len(n.Kids) - 1
+		v.spread = cell.Spread(c.Kid(last))
 		cell.Unfed(n.Kids[last], c.Kid(last))
 		if t.item.kind == kindNull {
 			v.item = &value{kind: kindNull}

@@ -210,6 +210,23 @@ func TestRecordsThatDoNotFitAreRefusedWithTheReason(t *testing.T) { // F8, P1
 	require.Empty(t, reject(t, "x map<string, int>", `{"x":{`+many.String()+`"k100":1}}`))
 }
 
+func TestElementsThatFillTooManyColumnsAreRefused(t *testing.T) {
+	for columns, payload := range map[string]string{
+		"x list<struct<a int, b struct<c int, d int>>>":        `{"x":[{},{},{}]}`,
+		"x map<string, struct<a int, b struct<c int, d int>>>": `{"x":{"a":{},"b":{},"c":{}}}`,
+	} {
+		s, err := FromColumns(columns)
+		require.NoError(t, err)
+		x := newTool(t, s)
+		x.batch.Limit(15)
+		require.NoError(t, x.batch.Append([]byte(payload)))
+		require.NoError(t, x.batch.Append([]byte(payload)), "each record has its own")
+		x.batch.Reset()
+		x.batch.Limit(14)
+		require.ErrorContains(t, x.batch.Append([]byte(payload)), "larger than a batch can be")
+	}
+}
+
 func TestDocumentKeepsTheTextAsItIs(t *testing.T) {
 	x := newTool(t, Document())
 	texts := []string{`{"a": 1, "a": 2}`, `null`, `[1, 2 ]`, `"s"`, `12345678901234567890123.5`}
