@@ -30,7 +30,7 @@ type CodeDoc struct {
 func Codes() []CodeDoc {
 	return []CodeDoc{
 		{OK, "ok", "done, and everything that was to be verified is proven"},
-		{Violated, "violated", "a verification found a fault: rows lost, doubled or altered, or a guarantee that does not hold"},
+		{Violated, "violated", "a verification found a fault: rows lost, doubled or altered, a guarantee that does not hold, or a schema that a table would refuse"},
 		{CannotTell, "cannot tell", "the verb could not be carried out or decided: wrong usage, or something needed to decide is missing"},
 		{BadConfig, "configuration", "the configuration is refused; each error names its file, line and column"},
 		{Dependency, "dependency", "a peer (broker, registry, catalog, object store, another service) cannot be reached or refuses, such as wrong credentials"},

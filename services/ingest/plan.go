@@ -185,9 +185,7 @@ func (p *planner) topics(ctx context.Context, pl *config.Pipeline, src source.Co
 	if err != nil {
 		p.unknown("pipeline %s: looking up its topics: %s", pl.Name, err)
 	}
-	for name, t := range there {
-		out[name] = t
-	}
+	maps.Copy(out, there)
 	return out
 }
 

@@ -3,6 +3,7 @@ package lake
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -17,8 +18,11 @@ import (
 // propertyEvolution holds an Evolution as JSON.
 const propertyEvolution = prefix + "evolution"
 
-// maxLog is how many changes a table remembers.
-const maxLog = 200
+// maxLog is how many changes a table remembers, maxLines how many lines of each.
+const (
+	maxLog   = 200
+	maxLines = 50
+)
 
 // Evolution is what a table remembers about changes of its schema, beside the
 // number maps.
@@ -58,6 +62,9 @@ func (e Evolution) Clone() Evolution {
 // With is a copy with one more entry in the log.
 func (e Evolution) With(entry Evolved) Evolution {
 	out := e.Clone()
+	if extra := len(entry.Changes) - maxLines; extra > 0 {
+		entry.Changes = append(slices.Clone(entry.Changes[:maxLines]), fmt.Sprintf("and %d more", extra))
+	}
 	out.Log = append(out.Log, entry)
 	if extra := len(out.Log) - maxLog; extra > 0 {
 		out.Log = slices.Clone(out.Log[extra:])

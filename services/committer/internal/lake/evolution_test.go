@@ -37,6 +37,9 @@ func TestTheLogOfChangesIsBounded(t *testing.T) {
 	}
 	require.Len(t, e.Log, maxLog)
 	require.Equal(t, int32(maxLog+4), e.Log[maxLog-1].SchemaID)
+	wide := Evolution{}.With(Evolved{Changes: make([]string, maxLines+7)})
+	require.Len(t, wide.Log[0].Changes, maxLines+1)
+	require.Equal(t, "and 7 more", wide.Log[0].Changes[maxLines])
 	v, err := encodeEvolution(e)
 	require.NoError(t, err)
 	back, err := decodeEvolution(v)
