@@ -103,7 +103,7 @@ func (t *target) reach(ctx context.Context, addr string) error {
 		return ctx.Err()
 	case t.dir != "" && t.addr == "":
 		return fault.New(fault.Unavailable, "nothing is running in %s: `icestream dev --dir %s --keep --follow` goes on with it; "+
-			"read, audit, quarantine list and show work without", t.dir, t.dir)
+			"read, audit, quarantine list and show, schema show and history work without", t.dir, t.dir)
 	default:
 		return fault.New(fault.Unavailable, "nothing answers at %s: is the service running, and is this its address "+
 			"(discovery in the configuration, or --addr)? %w", addr, err)
