@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
 // maxNodes bounds the columns of one schema at all depths.
@@ -44,15 +45,28 @@ type walker struct {
 	nodes int
 }
 
-// inside are the records around a type.
+// inside are the records and maps around a type.
 type inside []*typ
+
+func (in inside) push(t *typ) inside { return append(slices.Clip(in), t) }
 
 func (in inside) has(t *typ) bool {
 	return slices.Contains(in, t)
 }
 
+// tooManyMaps reports whether more than cell.MaxMaps maps are around the type.
+func (in inside) tooManyMaps() bool {
+	maps := 0
+	for _, t := range in {
+		if t.kind == kindMap {
+			maps++
+		}
+	}
+	return maps > cell.MaxMaps
+}
+
 func (w *walker) record(t *typ, in inside, top bool) ([]*schema.Node, error) {
-	in = append(slices.Clip(in), t)
+	in = in.push(t)
 	var out []*schema.Node
 	for _, f := range t.fields {
 		n, err := w.node(f.typ, f.name, in)
@@ -109,7 +123,7 @@ func (w *walker) node(t *typ, name string, in inside) (*schema.Node, error) {
 		n.Kids, err = w.element(t.items, schema.ElementName, in)
 	case shapeMap:
 		n.Type = schema.Of(schema.Map)
-		n.Kids, err = w.element(t.items, schema.ValueName, in)
+		n.Kids, err = w.element(t.items, schema.ValueName, in.push(t))
 		n.Kids = append([]*schema.Node{{Name: schema.KeyName, Type: schema.Of(schema.String), Required: true}}, n.Kids...)
 	}
 	return n, err
@@ -152,7 +166,7 @@ type shape uint8
 const (
 	shapeNull shape = iota
 	shapeScalar
-	shapeJSON     // a record inside itself
+	shapeJSON     // a record inside itself, anything with children inside too many maps
 	shapeOptional // a union of one type, or one number type after all, with or without null
 	shapeRecord
 	shapeUnion
@@ -166,13 +180,19 @@ func (t *typ) shape(in inside) shape {
 	case kindNull:
 		return shapeNull
 	case kindRecord:
-		if in.has(t) {
+		if in.has(t) || in.tooManyMaps() {
 			return shapeJSON
 		}
 		return shapeRecord
 	case kindArray:
+		if in.tooManyMaps() {
+			return shapeJSON
+		}
 		return shapeArray
 	case kindMap:
+		if in.tooManyMaps() {
+			return shapeJSON
+		}
 		return shapeMap
 	case kindUnion:
 		if t.empty() {
@@ -180,6 +200,9 @@ func (t *typ) shape(in inside) shape {
 		}
 		if t.only() != nil {
 			return shapeOptional
+		}
+		if in.tooManyMaps() {
+			return shapeJSON
 		}
 		return shapeUnion
 	default:

@@ -2,7 +2,6 @@ package avro
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/services/ingest/internal/column"
@@ -112,7 +111,7 @@ func (p *Plan) build() (*Batch, error) {
 
 // bindRecord binds the fields of a record to the columns of its struct, or of the table.
 func bindRecord(t *typ, nodes []*schema.Node, columns []*column.Column, in inside) (*value, error) {
-	in = append(slices.Clip(in), t)
+	in = in.push(t)
 	v := &value{op: opRecord, typ: t}
 	bySource := make(map[string]int, len(nodes))
 	for i, n := range nodes {
@@ -194,7 +193,7 @@ func bind(t *typ, n *schema.Node, c *column.Column, in inside) (*value, error) {
 		v.op = opArray
 		last := 0
 		if s == shapeMap {
-			v.op, last = opMap, 1
+			v.op, last, in = opMap, 1, in.push(t)
 		}
 		cell.Unfed(n.Kids[last], c.Kid(last))
 		element, err := bind(t.items, n.Kids[last], c.Kid(last), in)
@@ -205,6 +204,17 @@ func bind(t *typ, n *schema.Node, c *column.Column, in inside) (*value, error) {
 	}
 	if !schema.CanHold(n.Type, t.scalar(s)) {
 		return nil, mismatch(t, n)
+	}
+	if t.kind == kindUnion { // as text; null stays null
+		v.op = opUnion
+		for _, b := range t.branches {
+			k := &value{op: opJSON, typ: b, col: c}
+			if b.kind == kindNull {
+				k = bindNull(b, "")
+			}
+			v.kids = append(v.kids, k)
+		}
+		return v, nil
 	}
 	v.digits = n.Type.Precision
 	v.setOp(s, n.Type.Kind)

@@ -223,6 +223,37 @@ func TestRecordsThatGrowBeyondAnyMessageAreRefused(t *testing.T) {
 	}
 }
 
+// Each level of maps doubles the work that Arrow has with everything below it. With 25
+// levels of maps a single batch took minutes.
+func TestMapsInMapsEndInJSONText(t *testing.T) {
+	const levels = 40
+	for bottom, value := range map[string]any{
+		`"int"`:                                    int32(7),
+		`["null","int"]`:                           nil,
+		`["null","int","string"]`:                  object{"string": "x"},
+		`{"type":"array","items":"int"}`:           []any{int32(7)},
+		record(f("a", `"int"`)):                    object{"a": int32(7)},
+		`["null",` + record(f("a", `"int"`)) + `]`: nil,
+	} {
+		for _, maps := range []int{cell.MaxMaps, cell.MaxMaps + 1, levels} {
+			typ, v := bottom, value
+			for range maps {
+				typ, v = `{"type":"map","values":`+typ+`}`, object{"k": v}
+			}
+			x := newTool(t, `{"type":"record","name":"Top","fields":[`+f("x", typ)+`]}`)
+			payload, err := x.judge.Encode(object{"x": v})
+			require.NoError(t, err, typ)
+			require.NoError(t, x.batch.Append(payload), typ)
+			x.compare(t, payload)
+			depth := 0
+			for at := x.nodes[0]; at.Type.Kind == schema.Map; at = at.Kids[1] {
+				depth++
+			}
+			require.Equal(t, min(maps, cell.MaxMaps+1), depth)
+		}
+	}
+}
+
 func TestElementsThatFillTooManyColumnsAreRefused(t *testing.T) {
 	wide := `["null","int","long","float","string","bytes","boolean"]`
 	for _, typ := range []string{`{"type":"array","items":` + wide + `}`, `{"type":"map","values":` + wide + `}`} {

@@ -72,6 +72,11 @@ const (
 // MaxDepth is how deep values may nest in a record.
 const MaxDepth = 1000
 
+// MaxMaps is in how many maps a value with children may stand; one in more of them
+// becomes JSON text. Arrow makes the array of a map's values twice, so each level of maps
+// doubles the work of everything below it.
+const MaxMaps = 8
+
 // Describe is the reason code of a failure and the failure in words.
 func (f Fail) Describe() (reason, detail string) {
 	switch f {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
 // FromColumns is the shape that a text such as
@@ -32,6 +33,7 @@ func FromColumns(text string) (*Shape, error) {
 type declared struct {
 	rest  string
 	depth int
+	maps  int // around the type at hand
 }
 
 func (p *declared) space() { p.rest = strings.TrimLeft(p.rest, " \t\r\n") }
@@ -112,6 +114,9 @@ func (p *declared) typ() (*typ, error) {
 	}
 	defer func() { p.depth-- }()
 	word := strings.ToLower(p.word())
+	if (word == "struct" || word == "list" || word == "map") && p.maps > cell.MaxMaps {
+		return nil, fmt.Errorf("a %s inside more than %d maps is too much work to write: declare json there", word, cell.MaxMaps)
+	}
 	switch word {
 	case "struct":
 		if !p.take("<") {
@@ -126,7 +131,9 @@ func (p *declared) typ() (*typ, error) {
 		if !p.take("<") || strings.ToLower(p.word()) != "string" || !p.take(",") {
 			return nil, fmt.Errorf("write map<string, type>: the keys of an object are text")
 		}
+		p.maps++
 		item, err := p.typ()
+		p.maps--
 		if err == nil && !p.take(">") {
 			err = fmt.Errorf("%q is missing", ">")
 		}

@@ -46,7 +46,7 @@ func FromSchema(text string, references map[string]string) (*Shape, error) {
 	if o, ok := root.root.(*object); ok && o.text("title") != "" {
 		name += " " + o.text("title")
 	}
-	return &Shape{name: name, root: t}, nil
+	return &Shape{name: name, root: t.flattened(0)}, nil
 }
 
 // object is a JSON object that keeps the order of its keys: that of the columns.

@@ -210,6 +210,52 @@ func TestRecordsThatDoNotFitAreRefusedWithTheReason(t *testing.T) { // F8, P1
 	require.Empty(t, reject(t, "x map<string, int>", `{"x":{`+many.String()+`"k100":1}}`))
 }
 
+// Each level of maps doubles the work that Arrow has with everything below it. With 25
+// levels of maps a single batch took minutes.
+func TestMapsInMapsEndInJSONText(t *testing.T) {
+	const levels = 40
+	for bottom, value := range map[string]string{
+		`{"type":"integer"}`:                                      `7`,
+		`{"type":"array","items":{"type":"integer"}}`:             `[7, 8]`,
+		`{"type":"object","properties":{"a":{"type":"integer"}}}`: `{"a":7}`,
+	} {
+		for _, maps := range []int{cell.MaxMaps, cell.MaxMaps + 1, levels} {
+			text, payload := bottom, value
+			for range maps {
+				text, payload = `{"type":"object","additionalProperties":`+text+`}`, `{"k":`+payload+`}`
+			}
+			payload = `{"x":` + payload + `}`
+			s, err := FromSchema(property(text), nil)
+			require.NoError(t, err)
+			x := newTool(t, s)
+			require.NoError(t, x.batch.Append([]byte(payload)))
+			x.compare(t, []byte(payload))
+			c, err := s.Candidate()
+			require.NoError(t, err)
+			depth, at := 0, c.Columns[0]
+			for ; at.Type.Kind == schema.Map; at = at.Kids[1] {
+				depth++
+			}
+			require.Equal(t, min(maps, cell.MaxMaps+1), depth)
+			require.True(t, len(at.Kids) == 0 || maps == cell.MaxMaps, "%s inside %d maps", at.Type, maps)
+		}
+	}
+}
+
+func TestDeclaredMapsInMapsMustEndInJSON(t *testing.T) {
+	declare := func(maps int, bottom string) string {
+		return "x " + strings.Repeat("map<string, ", maps) + bottom + strings.Repeat(">", maps) + ", y struct<a int>"
+	}
+	for _, fine := range []string{declare(cell.MaxMaps, "struct<a int>"), declare(cell.MaxMaps+1, "int"), declare(cell.MaxMaps+1, "json")} {
+		_, err := FromColumns(fine)
+		require.NoError(t, err, fine)
+	}
+	for _, bad := range []string{declare(cell.MaxMaps+1, "struct<a int>"), declare(cell.MaxMaps+1, "list<int>"), declare(cell.MaxMaps+2, "int")} {
+		_, err := FromColumns(bad)
+		require.ErrorContains(t, err, "declare json there", bad)
+	}
+}
+
 func TestElementsThatFillTooManyColumnsAreRefused(t *testing.T) {
 	for columns, payload := range map[string]string{
 		"x list<struct<a int, b struct<c int, d int>>>":        `{"x":[{},{},{}]}`,

@@ -2,8 +2,10 @@ package jsonrec
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
 type kind uint8
@@ -136,6 +138,31 @@ func (t *typ) child(name string) *schema.Node {
 func scalar(k kind, column schema.Kind) *typ { return &typ{kind: k, column: schema.Of(column)} }
 
 func anyJSON() *typ { return scalar(kindJSON, schema.String) }
+
+// hasChildren reports whether the type is a struct, list or map.
+func (t *typ) hasChildren() bool {
+	return t.kind == kindStruct || t.kind == kindList || t.kind == kindMap
+}
+
+// flattened is the type with JSON text for what has children inside more than
+// cell.MaxMaps maps; so many are around it.
+func (t *typ) flattened(maps int) *typ {
+	switch {
+	case t.hasChildren() && maps > cell.MaxMaps:
+		return anyJSON()
+	case t.kind == kindMap:
+		maps++
+	}
+	out := *t
+	if t.item != nil {
+		out.item = t.item.flattened(maps)
+	}
+	out.fields = slices.Clone(t.fields)
+	for i := range out.fields {
+		out.fields[i].typ = out.fields[i].typ.flattened(maps)
+	}
+	return &out
+}
 
 // same reports whether two types make the same columns from the same values.
 func same(a, b *typ) bool {

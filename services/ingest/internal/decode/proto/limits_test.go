@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
 // A message of 2,000 fields of every kind, up to the greatest field number, holds
@@ -94,7 +95,7 @@ func TestMapsInMapsEndInJSONText(t *testing.T) {
 	tb := newTableFor(t, md, targetOf(t, md, Options{}), Options{})
 	require.NoError(t, tb.batch.Append(record))
 	var at any = tb.rows()[0]
-	for range maxMaps {
+	for range cell.MaxMaps {
 		at = at.(fields)["next"].(map[any]any)[""]
 	}
 	json := at.(fields)["next"].(map[any]any)[""].(string)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
 // shape is how one value of a field is mapped, its cardinality apart.
@@ -38,13 +39,9 @@ type stack []protoreflect.FullName
 // insideMap is the marker; no type has such a name.
 const insideMap protoreflect.FullName = "{}"
 
-// maxMaps is in how many maps a struct may stand. Arrow makes the array of a map's
-// values twice, so each level of maps doubles the work of everything below it.
-const maxMaps = 8
-
 func (s stack) has(name protoreflect.FullName) bool { return slices.Contains(s, name) }
 
-// tooManyMaps reports whether more than maxMaps maps enclose the field.
+// tooManyMaps reports whether more than cell.MaxMaps maps enclose the field.
 func (s stack) tooManyMaps() bool {
 	maps := 0
 	for _, name := range s {
@@ -52,7 +49,7 @@ func (s stack) tooManyMaps() bool {
 			maps++
 		}
 	}
-	return maps > maxMaps
+	return maps > cell.MaxMaps
 }
 
 func (s stack) push(name protoreflect.FullName) stack { return append(slices.Clip(s), name) }
