@@ -12,23 +12,6 @@ import (
 // maxSlots bounds the rows of any column and thereby the offsets of lists.
 const maxSlots = 1 << 30
 
-// maxCells is how many cells the elements of lists and maps of one record may have, in
-// all columns below them: an element of few bytes stands for a cell in each column of
-// its struct. No message could carry more.
-const maxCells = 1 << 27
-
-// Spread is the number of cells that a row of the column has: one, and those of the
-// children of a struct.
-func Spread(c *column.Column) int {
-	n := 1
-	if c.Type().ID() == arrow.STRUCT {
-		for i := range c.Kids() {
-			n += Spread(c.Kid(i))
-		}
-	}
-	return n
-}
-
 // Batch is the columns of decoded records. A decoder embeds it, writes a record's
 // values to row Rows() of the columns, and says Took or Failed. It belongs to one
 // goroutine at a time. After Finish the arrays share the batch's memory: the next
@@ -39,13 +22,12 @@ type Batch struct {
 	rows    int
 	slots   int // upper bound of the rows of any column
 	last    int // slots of the last row
-	spent   int // cells of the record at hand
-	most    int // maxCells, less in tests
+	cells   Budget
 }
 
 // NewBatch makes the columns for nodes. Format is for error texts.
 func NewBatch(format string, nodes []*schema.Node) (Batch, error) {
-	b := Batch{format: format, most: maxCells}
+	b := Batch{format: format, cells: NewBudget()}
 	for _, n := range nodes {
 		c, err := column.New(n.ArrowField().Type)
 		if err != nil {
@@ -60,19 +42,14 @@ func NewBatch(format string, nodes []*schema.Node) (Batch, error) {
 func (b *Batch) Columns() []*column.Column { return b.columns }
 
 // Spend takes note of cells that elements of lists and maps have; false means that the
-// record has too many.
-func (b *Batch) Spend(cells int) bool {
-	b.spent += cells
-	return b.spent <= b.most
-}
+// record has too many for the batch.
+func (b *Batch) Spend(cells int) bool { return b.cells.Spend(cells) }
 
-// Limit lowers the number of cells that Spend allows to one record.
-func (b *Batch) Limit(cells int) { b.most = cells }
+// Limit lowers the number of cells that Spend allows.
+func (b *Batch) Limit(cells int) { b.cells.Limit(cells) }
 
-// Room says whether a record that makes at most so many values fits. It is asked before
-// each record.
+// Room says whether a record that makes at most so many values fits.
 func (b *Batch) Room(slots int) error {
-	b.spent = 0
 	if b.slots+slots > maxSlots {
 		return b.Failed(Full, "")
 	}
@@ -85,10 +62,12 @@ func (b *Batch) Took(slots int) {
 	b.rows++
 	b.slots += slots
 	b.last = slots
+	b.cells.Took()
 }
 
 // Failed takes back what was written for a record, and is the error to return.
 func (b *Batch) Failed(f Fail, field string) error {
+	b.cells.Failed()
 	b.truncate()
 	if f == Full && b.rows > 0 {
 		return ErrBatchFull
@@ -124,6 +103,7 @@ func (b *Batch) AppendNull() error {
 func (b *Batch) Undo() {
 	b.rows--
 	b.slots -= b.last
+	b.cells.Undo()
 	b.truncate()
 }
 
@@ -154,6 +134,7 @@ func (b *Batch) Reset() {
 		c.Reset()
 	}
 	b.rows, b.slots, b.last = 0, 0, 0
+	b.cells.Reset()
 }
 
 // Unfed prepares a column that nothing feeds: it will be null, but lists and maps are

@@ -4,6 +4,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/icestream/icestream/services/ingest/internal/column"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
 // Batch collects decoded records as columns. It belongs to one goroutine at a
@@ -20,9 +21,10 @@ type Batch struct {
 	slots    int // upper bound of the rows of any column and of the bytes of any string column
 	last     int // slots of the last row
 	limit    int
-	doubled  bool   // a map of this record may hold a key twice
-	rejoined int    // bytes decoded again because a field came more than once in this record
-	at       *field // where this record failed
+	cells    cell.Budget // of the elements that are messages, and of map entries
+	doubled  bool        // a map of this record may hold a key twice
+	rejoined int         // bytes decoded again because a field came more than once in this record
+	at       *field      // where this record failed
 	unknown  uint64
 	scratch  []byte
 	words8   []uint64
@@ -54,12 +56,14 @@ func (b *Batch) Append(payload []byte) error {
 		}
 	}
 	if f != ok {
+		b.cells.Failed()
 		b.rollback(row)
 		return b.explain(f)
 	}
 	b.slots += slots
 	b.last = slots
 	b.rows = row + 1
+	b.cells.Took()
 	return nil
 }
 
@@ -79,6 +83,7 @@ func (b *Batch) AppendNull() error {
 	b.slots++
 	b.last = 1
 	b.rows++
+	b.cells.Took()
 	return nil
 }
 
@@ -86,6 +91,7 @@ func (b *Batch) AppendNull() error {
 func (b *Batch) Undo() {
 	b.rows--
 	b.slots -= b.last
+	b.cells.Undo()
 	b.rollback(b.rows)
 }
 
@@ -159,6 +165,7 @@ func (b *Batch) Reset() {
 		o.row = -1
 	}
 	b.rows, b.slots = 0, 0
+	b.cells.Reset()
 }
 
 // removeDoubles lets the last entry of each key win. Inner maps come first:

@@ -185,6 +185,9 @@ func (b *Batch) delimited(f *field, s []byte, row, depth int) fail {
 	c := f.col
 	switch f.op {
 	case opListPayload, opListGroup:
+		if !b.cells.Spend(f.spread) {
+			return failFull
+		}
 		c.Open(row)
 		element := c.Kid(0)
 		at := element.Len()
@@ -285,6 +288,9 @@ const manyKeys = 32
 // entry appends one map entry. A missing key is zero, a missing value is what an
 // empty value of its type is.
 func (b *Batch) entry(f *field, s []byte, row, depth int) fail {
+	if !b.cells.Spend(f.spread) {
+		return failFull
+	}
 	c := f.col
 	c.Open(row)
 	key, value := c.Kid(0), c.Kid(1)

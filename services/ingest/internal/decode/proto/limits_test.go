@@ -3,6 +3,7 @@ package proto
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,6 +102,44 @@ func TestMapsInMapsEndInJSONText(t *testing.T) {
 	json := at.(fields)["next"].(map[any]any)[""].(string)
 	require.Contains(t, json, "bottom")
 	require.Contains(t, json, "level 39")
+}
+
+// An element of two bytes stands for a cell in each column of its struct: a record that
+// would fill more columns than any message could carry is refused.
+func TestElementsThatFillTooManyColumnsAreRefused(t *testing.T) {
+	const types = `syntax = "proto2"; package p;
+message M { repeated E l = 1; map<int32, E> m = 2; repeated group G = 3 { optional int32 a = 1; optional F f = 2; } repeated W w = 4; }
+message E { optional int32 a = 1; optional F f = 2; }
+message F { optional int32 b = 1; repeated int64 c = 2; }
+message W { repeated E l = 1; }`
+	for name, text := range map[string]string{
+		"list":         `l {} l {} l { a: 1 f { b: 1 } }`,
+		"map":          `m { key: 1 value {} } m { key: 2 value {} } m { key: 3 value { a: 1 } }`,
+		"group":        `G {} G {} G { a: 1 }`,
+		"list in list": `w { l {} } w { l {} } w {}`,
+	} {
+		const cells = 3 * 5 // an element is itself, a, f, f.b, and f.c
+		most := cells
+		if name == "list in list" {
+			most = 3*2 + 2*5
+		}
+		tb := newTable(t, types, "M", Options{})
+		md := messageOf(t, types, "M")
+		record := encode(t, md, text)
+		tb.batch.cells.Limit(most)
+		require.NoError(t, tb.batch.Append(record), name)
+		require.ErrorIs(t, tb.batch.Append(record), cell.ErrBatchFull, "the batch has no more of them")
+		require.NoError(t, tb.batch.Append(nil))
+		require.NoError(t, tb.batch.AppendNull())
+		tb.batch.Reset()
+		require.Error(t, tb.batch.Append(append(slices.Clone(record), 0x0a)))
+		require.NoError(t, tb.batch.Append(record), "what was refused costs nothing")
+		tb.batch.Undo()
+		require.NoError(t, tb.batch.Append(record), "nor does what was taken back")
+		tb.batch.Reset()
+		tb.batch.cells.Limit(most - 1)
+		requireReason(t, ReasonOversized, tb.batch.Append(record))
+	}
 }
 
 // Strings and bytes of one MiB stay whole, alone, in lists, and in maps; one with a

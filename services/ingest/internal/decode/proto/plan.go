@@ -10,6 +10,7 @@ import (
 
 	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/services/ingest/internal/column"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
 // op is what the walk does with a field, chosen when the plan is made.
@@ -90,6 +91,7 @@ type field struct {
 	json    *jsonText
 	desc    protoreflect.FieldDescriptor
 	value   *field // maps: the field of the value
+	spread  int    // cells of an element of a list or map
 	doubles []int  // maps: rows of this record that may hold a key twice
 	// What opValue saw in this row before: occurrences of one field merge.
 	seen, joined []byte
@@ -189,7 +191,7 @@ func (p *Plan) build() (*Batch, error) {
 	}
 	return &Batch{
 		root: root, columns: columns, oneofs: w.oneofs, maps: w.maps,
-		limit: min(1<<30, math.MaxInt32/w.longest), dedupe: column.NewDedupe(),
+		limit: min(1<<30, math.MaxInt32/w.longest), cells: cell.NewBudget(), dedupe: column.NewDedupe(),
 	}, nil
 }
 
@@ -306,7 +308,7 @@ func (w *builder) listField(m *message, fd protoreflect.FieldDescriptor, n *sche
 	if err != nil {
 		return nil, err
 	}
-	f.col = c
+	f.col, f.spread = c, cell.Spread(c.Kid(0))
 	typ := wireType(fd)
 	switch f.inner {
 	case opVarint:
@@ -353,7 +355,7 @@ func (w *builder) mapField(m *message, fd protoreflect.FieldDescriptor, n *schem
 	key.op, value.op = key.inner, value.inner
 	entry.put(1, wireType(fd.MapKey()), key)
 	entry.put(2, wireType(fd.MapValue()), value)
-	f := &field{op: opMap, num: fd.Number(), col: c, sub: entry, value: value, desc: fd}
+	f := &field{op: opMap, num: fd.Number(), col: c, sub: entry, value: value, spread: cell.Spread(c.Kid(1)), desc: fd}
 	m.put(fd.Number(), protowire.BytesType, f)
 	w.maps = append(w.maps, f)
 	return f, nil
