@@ -18,6 +18,7 @@ import (
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/lru"
 	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/internal/wire"
 	"github.com/icestream/icestream/services/ingest/internal/batch"
@@ -27,6 +28,10 @@ import (
 
 // callTimeout bounds calls to the committer, which may have to commit before it answers.
 const callTimeout = 60 * time.Second
+
+// maxPlans bounds the plans of a table: writers may bring schemas without end. A plan that is dropped and needed again is
+// agreed on again; sessions keep those that they hold.
+const maxPlans = 256
 
 // table is one table that the pipeline feeds: its state at the committer, its append stream, its decode plans.
 type table struct {
@@ -42,8 +47,8 @@ type table struct {
 	buffer    string
 	positions ident.Positions
 	latest    *event.Schema
-	plans     map[planKey]*plan
-	proposing map[planKey]gate
+	plans     *lru.Cache[planKey, *plan]
+	proposing map[planKey]gate     // of plans that are being agreed on
 	convinced map[string]time.Time // topics whose records fit the settings, and until when that is believed
 	down      error
 }
@@ -100,7 +105,7 @@ func (g gate) enter(ctx context.Context) error {
 func (g gate) leave() { <-g }
 
 func newTable(p *Pipeline, name string) *table {
-	t := &table{p: p, name: name, opening: newGate(), positions: ident.Positions{}, plans: map[planKey]*plan{}, proposing: map[planKey]gate{}}
+	t := &table{p: p, name: name, opening: newGate(), positions: ident.Positions{}, plans: lru.New[planKey, *plan](maxPlans), proposing: map[planKey]gate{}}
 	t.stream = forward.New(forward.Options{
 		Connect: t.connect, Table: name, Pipeline: p.c.Pipeline.Name, Instance: p.c.Instance, Budget: p.budget,
 		Backoff:   backoff.Policy{Initial: 50 * time.Millisecond, Max: 2 * time.Second, Factor: 2, Jitter: 0.3},
@@ -283,30 +288,36 @@ func stopIfFinal(err error) error {
 func (t *table) planFor(ctx context.Context, r refs) (*plan, error) {
 	key := r.planKey()
 	t.mu.Lock()
-	pl, lock := t.plans[key], t.proposing[key]
+	pl, _ := t.plans.Get(key)
+	if pl.fresh() {
+		t.mu.Unlock()
+		return pl.result()
+	}
+	lock := t.proposing[key]
 	if lock == nil {
 		lock = newGate()
 		t.proposing[key] = lock
 	}
 	t.mu.Unlock()
-	if pl.fresh() {
-		return pl.result()
-	}
 	if err := lock.enter(ctx); err != nil { // one partition asks, the others wait for its answer
 		return nil, err
 	}
-	defer lock.leave()
+	defer func() {
+		t.mu.Lock()
+		if t.proposing[key] == lock {
+			delete(t.proposing, key) // ids must not pile up; those who wait hold the gate
+		}
+		t.mu.Unlock()
+		lock.leave()
+	}()
 	t.mu.Lock()
-	pl = t.plans[key]
+	pl, _ = t.plans.Get(key)
 	t.mu.Unlock()
 	if pl.fresh() {
 		return pl.result()
 	}
 	src, err := t.p.source(ctx, r)
 	if err != nil {
-		t.mu.Lock()
-		delete(t.proposing, key) // ids of bad records must not pile up
-		t.mu.Unlock()
 		return nil, err
 	}
 	pl, err = t.agree(ctx, src)
@@ -315,7 +326,7 @@ func (t *table) planFor(ctx context.Context, r refs) (*plan, error) {
 	}
 	pl.id = key
 	t.mu.Lock()
-	t.plans[key] = pl
+	t.plans.Put(key, pl)
 	t.mu.Unlock()
 	return pl.result()
 }
@@ -457,9 +468,7 @@ func (t *table) nullPlan() (*plan, error) {
 func (t *table) forget(pl *plan) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for key, have := range t.plans {
-		if have == pl {
-			delete(t.plans, key)
-		}
+	if have, _ := t.plans.Get(pl.id); have == pl {
+		t.plans.Delete(pl.id)
 	}
 }

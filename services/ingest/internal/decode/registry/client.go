@@ -29,6 +29,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/icestream/icestream/internal/lru"
 	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
 )
 
@@ -158,8 +159,8 @@ type Client struct {
 
 	mu       sync.Mutex
 	good     int // index of the URL that answered last
-	schemas  *cache[Ref, outcome]
-	versions *cache[version, subjectVersion]
+	schemas  *lru.Cache[Ref, outcome]
+	versions *lru.Cache[version, subjectVersion]
 }
 
 // outcome is a schema, or the miss that is remembered until a time.
@@ -191,8 +192,8 @@ func New(cfg Config) (*Client, error) {
 		transport = t
 	}
 	c.http = &http.Client{Transport: transport}
-	c.schemas = newCache[Ref, outcome](c.cfg.CacheSize)
-	c.versions = newCache[version, subjectVersion](2 * c.cfg.CacheSize)
+	c.schemas = lru.New[Ref, outcome](c.cfg.CacheSize)
+	c.versions = lru.New[version, subjectVersion](2 * c.cfg.CacheSize)
 	if cfg.CacheDir != "" {
 		c.answers = newFolder(cfg.CacheDir, c.identity())
 	}
@@ -270,7 +271,7 @@ func (c *Client) longest() time.Duration {
 func (c *Client) remembered(ref Ref) (outcome, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	o, found := c.schemas.get(ref)
+	o, found := c.schemas.Get(ref)
 	return o, found && (o.err == nil || c.cfg.Now().Before(o.until))
 }
 
@@ -282,7 +283,7 @@ func (c *Client) remember(ref Ref, s *Schema, err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.schemas.put(ref, outcome{schema: s, err: err, until: c.cfg.Now().Add(c.cfg.NegativeTTL)})
+	c.schemas.Put(ref, outcome{schema: s, err: err, until: c.cfg.Now().Add(c.cfg.NegativeTTL)})
 }
 
 // load fetches a schema with everything it refers to and compiles it.

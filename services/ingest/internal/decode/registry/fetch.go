@@ -77,7 +77,7 @@ func (c *Client) fetchSchema(ctx context.Context, ref Ref) (answer, error) {
 // too: the schemas that refer to it still do.
 func (c *Client) fetchVersion(ctx context.Context, v version) (answer, error) {
 	c.mu.Lock()
-	kept, found := c.versions.get(v)
+	kept, found := c.versions.Get(v)
 	c.mu.Unlock()
 	if found {
 		return kept.answer, nil
@@ -98,7 +98,7 @@ func (c *Client) fetchVersion(ctx context.Context, v version) (answer, error) {
 	}
 	if pinned {
 		c.mu.Lock()
-		c.versions.put(v, subjectVersion{a})
+		c.versions.Put(v, subjectVersion{a})
 		c.mu.Unlock()
 	}
 	return a, nil

@@ -409,20 +409,3 @@ func TestFolderIsUsedOnlyWhenTheRegistryIsAway(t *testing.T) {
 	_, err = f.client(nil).Schema(t.Context(), Ref{ID: 1})
 	require.ErrorIs(t, err, ErrUnavailable)
 }
-
-func TestCacheIsBounded(t *testing.T) {
-	c := newCache[int, int](2)
-	c.put(1, 10)
-	c.put(2, 20)
-	_, _ = c.get(1)
-	c.put(3, 30)
-	_, found := c.get(2)
-	require.False(t, found, "the one that was not used for longest goes")
-	v, found := c.get(1)
-	require.True(t, found)
-	require.Equal(t, 10, v)
-	c.put(1, 11)
-	v, _ = c.get(1)
-	require.Equal(t, 11, v)
-	require.Len(t, c.byKey, 2)
-}

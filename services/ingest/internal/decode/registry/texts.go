@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/singleflight"
+
+	"github.com/icestream/icestream/internal/lru"
 )
 
 // The words of registries for the kinds of schemas that Texts serves.
@@ -39,7 +41,7 @@ type Texts[T any] struct {
 	flight  singleflight.Group
 
 	mu    sync.Mutex
-	known *cache[Ref, textOutcome[T]]
+	known *lru.Cache[Ref, textOutcome[T]]
 }
 
 type textOutcome[T any] struct {
@@ -51,7 +53,7 @@ type textOutcome[T any] struct {
 // NewTexts serves the schemas of a kind, TypeAvro or TypeJSON. An error of compile is
 // the schema's.
 func NewTexts[T any](c *Client, kind string, compile func(*Text) (T, error)) *Texts[T] {
-	return &Texts[T]{client: c, kind: kind, compile: compile, known: newCache[Ref, textOutcome[T]](c.cfg.CacheSize)}
+	return &Texts[T]{client: c, kind: kind, compile: compile, known: lru.New[Ref, textOutcome[T]](c.cfg.CacheSize)}
 }
 
 // ID is Client.ID.
@@ -89,7 +91,7 @@ func (t *Texts[T]) Schema(ctx context.Context, ref Ref) (T, error) {
 func (t *Texts[T]) remembered(ref Ref) (textOutcome[T], bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o, found := t.known.get(ref)
+	o, found := t.known.Get(ref)
 	return o, found && (o.err == nil || t.client.cfg.Now().Before(o.until))
 }
 
@@ -99,7 +101,7 @@ func (t *Texts[T]) remember(ref Ref, s T, err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.known.put(ref, textOutcome[T]{schema: s, err: err, until: t.client.cfg.Now().Add(t.client.cfg.NegativeTTL)})
+	t.known.Put(ref, textOutcome[T]{schema: s, err: err, until: t.client.cfg.Now().Add(t.client.cfg.NegativeTTL)})
 }
 
 func (t *Texts[T]) load(ctx context.Context, ref Ref) (T, error) {
