@@ -83,6 +83,17 @@ func TestContexts(t *testing.T) {
 	}
 }
 
+// A reference into another context says nothing about those beside it.
+func TestAQualifiedReferenceLeavesItsNeighboursInTheirContext(t *testing.T) { // F9
+	f := newFake(t)
+	f.set("/contexts/.staging/schemas/ids/1", protobufAnswer(`syntax = "proto3"; import "a.proto"; import "b.proto"; message M { A a = 1; B b = 2; }`,
+		reference{"a.proto", ":.other:a", 1}, reference{"b.proto", "b", 1}))
+	f.set("/subjects/:.other:a/versions/1?deleted=true", protobufAnswer(`syntax = "proto3"; message A { int32 i = 1; }`))
+	f.set("/contexts/.staging/subjects/b/versions/1?deleted=true", protobufAnswer(`syntax = "proto3"; message B { int32 i = 1; }`))
+	_, err := f.client(nil).Schema(t.Context(), Ref{ID: 1, Context: ".staging"})
+	require.NoError(t, err)
+}
+
 // A URL may have a path, such as that of a context or behind a proxy.
 func TestURLWithAPath(t *testing.T) {
 	f := newFake(t)

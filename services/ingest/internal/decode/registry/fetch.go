@@ -25,6 +25,15 @@ type reference struct {
 	Version int    `json:"version"`
 }
 
+// within is the version that a schema of a context refers to, and the context of
+// what that one refers to in turn.
+func (r *reference) within(registryContext string) (v version, inner string) {
+	if own := contextOf(r.Subject); own != "" {
+		return version{"", r.Subject, r.Version}, own
+	}
+	return version{registryContext, r.Subject, r.Version}, registryContext
+}
+
 // answer is what the registry says about a schema.
 type answer struct {
 	Schema     string      `json:"schema"`
@@ -116,16 +125,13 @@ func (c *Client) references(ctx context.Context, registryContext string, refs []
 			if _, known := files[r.Name]; known {
 				continue
 			}
-			v := version{within, r.Subject, r.Version}
-			if own := contextOf(r.Subject); own != "" {
-				v.context, within = "", own
-			}
+			v, inner := r.within(within)
 			a, err := c.fetchVersion(ctx, v)
 			if err != nil {
 				return err
 			}
 			files[r.Name] = source{text: a.Schema, subject: r.Subject}
-			if err := visit(within, a.References); err != nil {
+			if err := visit(inner, a.References); err != nil {
 				return err
 			}
 		}

@@ -135,10 +135,7 @@ func (t *Texts[T]) collect(ctx context.Context, into *Text, within string, refs 
 			continue
 		}
 		seen[r.Name] = true
-		v, inner := version{within, r.Subject, r.Version}, within
-		if own := contextOf(r.Subject); own != "" {
-			v.context, inner = "", own
-		}
+		v, inner := r.within(within)
 		a, err := t.client.fetchVersion(ctx, v)
 		if err != nil {
 			return err
