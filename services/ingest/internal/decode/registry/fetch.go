@@ -41,6 +41,13 @@ type answer struct {
 	References []reference `json:"references"`
 }
 
+func (a answer) check() error {
+	if a.Schema == "" {
+		return errors.New("it holds no schema")
+	}
+	return nil
+}
+
 // version is a pinned version of a subject: it never changes.
 type version struct {
 	context string // of the registry; "" where the subject says it, or the default
@@ -78,8 +85,7 @@ func (c *Client) fetchSchema(ctx context.Context, ref Ref) (answer, error) {
 		guid := frame.FormatGUID(ref.GUID)
 		path, key = "/schemas/guids/"+guid, "guid-"+guid
 	}
-	var a answer
-	return a, c.get(ctx, ref.String(), path, key, &a)
+	return get[answer](ctx, c, ref.String(), path, key)
 }
 
 // fetchVersion asks for a referenced schema. A soft-deleted version is asked for
@@ -101,8 +107,8 @@ func (c *Client) fetchVersion(ctx context.Context, v version) (answer, error) {
 	if pinned {
 		key = "version-" + hash(v.context+v.subject) + "-" + number
 	}
-	var a answer
-	if err := c.get(ctx, what, path, key, &a); err != nil {
+	a, err := get[answer](ctx, c, what, path, key)
+	if err != nil {
 		return answer{}, err
 	}
 	if pinned {
@@ -149,8 +155,8 @@ func (c *Client) subjectsOf(ctx context.Context, ref Ref) string {
 	if ref.ByGUID {
 		return ""
 	}
-	var subjects []string
-	if err := c.get(ctx, ref.String(), within(ref.Context)+fmt.Sprintf("/schemas/ids/%d/subjects", ref.ID), "", &subjects); err != nil {
+	subjects, err := get[[]string](ctx, c, ref.String(), within(ref.Context)+fmt.Sprintf("/schemas/ids/%d/subjects", ref.ID), "")
+	if err != nil {
 		return "" // the error that is being explained matters more
 	}
 	return strings.Join(subjects, ", ")
@@ -158,30 +164,47 @@ func (c *Client) subjectsOf(ctx context.Context, ref Ref) string {
 
 // get asks one URL after the other and reads the JSON answer. With a key, the
 // answer is kept in the folder and taken from there when no registry answers.
-func (c *Client) get(ctx context.Context, what, path, key string, into any) error {
+func get[T any](ctx context.Context, c *Client, what, path, key string) (T, error) {
 	c.mu.Lock()
 	first := c.good
 	c.mu.Unlock()
+	var none T
 	var last error
 	for i := range c.urls {
 		at := (first + i) % len(c.urls)
 		body, err := c.ask(ctx, what, c.urls[at], path)
 		if err == nil {
-			if err = json.Unmarshal(body, into); err == nil {
+			var a T
+			if a, err = read[T](body); err == nil {
 				c.answered(at, key, body)
-				return nil
+				return a, nil
 			}
-			err = &UnavailableError{What: what, URL: c.urls[at].Redacted(), Status: http.StatusOK, Detail: "the answer is not a registry's JSON: " + err.Error(), Err: err}
+			err = &UnavailableError{What: what, URL: c.urls[at].Redacted(), Status: http.StatusOK, Detail: "the answer is not a registry's: " + err.Error(), Err: err}
 		}
 		if !errors.Is(err, ErrUnavailable) {
-			return err
+			return none, err
 		}
 		last = err
 	}
-	if body, found := c.kept(key); found && json.Unmarshal(body, into) == nil {
-		return nil
+	if body, found := c.kept(key); found {
+		if a, err := read[T](body); err == nil {
+			return a, nil
+		}
 	}
-	return last
+	return none, last
+}
+
+// read reads an answer. Any JSON object reads as any answer, so each says itself
+// whether what makes it one is there.
+func read[T any](body []byte) (T, error) {
+	var a T
+	if err := json.Unmarshal(body, &a); err != nil {
+		return a, fmt.Errorf("reading JSON: %w", err)
+	}
+	if whole, checked := any(a).(interface{ check() error }); checked {
+		return a, whole.check()
+	}
+	return a, nil
 }
 
 func (c *Client) answered(at int, key string, body []byte) {

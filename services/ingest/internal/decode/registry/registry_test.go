@@ -265,10 +265,13 @@ func TestFaultsOfTheRegistryAreNotFaultsOfRecords(t *testing.T) {
 	}{
 		{status: 500, body: `{"error_code":50001,"message":"store down"}`, want: ErrUnavailable},
 		{status: 503, body: `<html>gateway</html>`, header: []string{"Retry-After", "7"}, want: ErrUnavailable, retryAfter: 7 * time.Second},
-		{status: 429, header: []string{"Retry-After", "Thu, 01 Jan 2026 00:01:00 GMT"}, want: ErrUnavailable, retryAfter: time.Minute},
+		{status: 429, header: []string{"Retry-After", "Thu, 01 Jan 2026 00:00:50 GMT"}, want: ErrUnavailable, retryAfter: 50 * time.Second},
 		{status: 404, body: `<html>nginx</html>`, want: ErrUnavailable},
 		{status: 404, body: `{"error_code":404,"message":"HTTP 404 Not Found"}`, want: ErrUnavailable},
 		{status: 200, body: `<html>login</html>`, want: ErrUnavailable},
+		{status: 200, body: `{}`, want: ErrUnavailable},
+		{status: 200, body: `null`, want: ErrUnavailable},
+		{status: 200, body: `{"schemaType":"AVRO","message":"maintenance"}`, want: ErrUnavailable},
 		{status: 400, body: `bad`, want: ErrUnavailable},
 		{status: 401, body: `no`, want: ErrUnauthorized},
 		{status: 403, body: `{"message":"denied"}`, want: ErrUnauthorized},
@@ -408,4 +411,47 @@ func TestFolderIsUsedOnlyWhenTheRegistryIsAway(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnavailable)
 	_, err = f.client(nil).Schema(t.Context(), Ref{ID: 1})
 	require.ErrorIs(t, err, ErrUnavailable)
+}
+
+// What a gateway says in JSON is no schema: it is neither kept nor held against the
+// schema, and the next URL is asked.
+func TestAnswerWithoutASchemaIsNoAnswer(t *testing.T) { // G8
+	gateway := func(w http.ResponseWriter, _ *http.Request) bool {
+		_, _ = w.Write([]byte(`{"schemaType":"AVRO","message":"maintenance"}`))
+		return true
+	}
+	dir := t.TempDir()
+	f, behind := newFake(t), newFake(t)
+	withDir := func(cfg *Config) { cfg.CacheDir = dir }
+	behind.respond(gateway)
+	both := behind.client(func(cfg *Config) { cfg.URLs = append(cfg.URLs, f.url) })
+	f.set("/schemas/ids/1", protobufAnswer(`syntax = "proto3"; import "a.proto"; message M { A a = 1; }`, reference{"a.proto", "a", 1}))
+	f.set("/subjects/a/versions/1?deleted=true", protobufAnswer(`syntax = "proto3"; message A { int32 i = 1; }`))
+	f.set("/subjects/a/versions/1", map[string]any{"id": 1})
+	_, err := both.Schema(t.Context(), Ref{ID: 1})
+	require.NoError(t, err)
+
+	c := f.client(withDir)
+	for _, away := range []bool{false, true, false, true} {
+		f.respond(nil)
+		if away {
+			f.respond(gateway)
+			c = f.client(withDir)
+		}
+		id, err := c.ID(t.Context(), "a", 1)
+		require.NoError(t, err, "from the folder while the registry is away: %v", away)
+		require.EqualValues(t, 1, id)
+		_, err = c.Schema(t.Context(), Ref{ID: 1})
+		require.NoError(t, err)
+	}
+
+	f.respond(func(w http.ResponseWriter, r *http.Request) bool {
+		return strings.Contains(r.URL.Path, "subjects") && gateway(w, r)
+	})
+	c = f.client(nil)
+	_, err = c.Schema(t.Context(), Ref{ID: 1})
+	require.ErrorIs(t, err, ErrUnavailable)
+	f.respond(nil)
+	_, err = c.Schema(t.Context(), Ref{ID: 1})
+	require.NoError(t, err, "a pinned reference is not remembered as empty")
 }

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -19,26 +20,29 @@ func (c *Client) ID(ctx context.Context, subject string, number int) (int32, err
 		word = strconv.Itoa(number)
 	}
 	what := fmt.Sprintf("subject %s version %s", subject, word)
-	var a struct {
-		ID int32 `json:"id"`
-	}
 	key := "" // the latest version is not kept: it changes
 	if number > 0 {
 		key = "subject-id-" + hash(subject) + "-" + word
 	}
-	if err := c.get(ctx, what, "/subjects/"+url.PathEscape(subject)+"/versions/"+word, key, &a); err != nil {
-		return 0, err
-	}
+	a, err := get[idAnswer](ctx, c, what, "/subjects/"+url.PathEscape(subject)+"/versions/"+word, key)
+	return a.ID, err
+}
+
+type idAnswer struct {
+	ID int32 `json:"id"`
+}
+
+func (a idAnswer) check() error {
 	if a.ID <= 0 {
-		return 0, &UnavailableError{What: what, Detail: "the answer names no schema id"}
+		return errors.New("it names no schema id")
 	}
-	return a.ID, nil
+	return nil
 }
 
 // Versions lists the versions of a subject, oldest first. It is asked anew at each call.
 func (c *Client) Versions(ctx context.Context, subject string) ([]int, error) {
-	var out []int
-	if err := c.get(ctx, "subject "+subject, "/subjects/"+url.PathEscape(subject)+"/versions", "", &out); err != nil {
+	out, err := get[[]int](ctx, c, "subject "+subject, "/subjects/"+url.PathEscape(subject)+"/versions", "")
+	if err != nil {
 		return nil, err
 	}
 	slices.Sort(out)
