@@ -41,7 +41,7 @@ func (f *flood) good(offset int64) {
 	if f.share == 0 {
 		return
 	}
-	if f.tripped != "" { // what stopped the partition was mended
+	if f.tripped != "" && offset >= f.next-1 { // what stopped the partition was mended; records before it say nothing about that
 		*f = flood{share: f.share, window: f.window, next: f.next}
 	}
 	f.fine = true
@@ -57,12 +57,16 @@ func (f *flood) good(offset int64) {
 }
 
 // hit counts a record that cannot be a row. A text says that the partition must
-// stop before this record, and why.
+// stop before this record, and why: records before the one that tripped the guard
+// pass when they are read again, for that is what became of them.
 func (f *flood) hit(offset int64, reason string) string {
 	if f.share == 0 {
 		return ""
 	}
-	if offset < f.next {
+	switch {
+	case offset < f.next-1:
+		return ""
+	case offset < f.next:
 		return f.tripped
 	}
 	f.next = offset + 1

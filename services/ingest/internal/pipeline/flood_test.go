@@ -36,6 +36,18 @@ func TestAFloodStopsThePartitionAndNamesCountsAndTheCommonestReason(t *testing.T
 	require.NotEmpty(t, f.hit(16, "x"), "read again: it still stands")
 }
 
+// A session may begin below the record that tripped the guard: a restart of the buffer loses what was not committed.
+func TestAFloodStillStandsWhenRecordsBeforeItAreReadAgain(t *testing.T) {
+	f := guard(50, 10)
+	at := feed(f, 0, "..........xxxxxxx")
+	require.Equal(t, int64(15), at)
+	require.Equal(t, at, feed(f, 5, ".....xxxxxxx"), "what passed before passes again, and nothing more")
+	f.good(at - 1) // one of them decodes now, which says nothing about the rest
+	require.Equal(t, at, feed(f, at, "x"))
+	f.good(at)
+	require.Empty(t, f.tripped)
+}
+
 func TestAFloodNeedsAWholeWindow(t *testing.T) {
 	f := guard(50, 10)
 	require.Equal(t, int64(-1), feed(f, 0, ".xxxxxxxx"))
