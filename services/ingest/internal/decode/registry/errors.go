@@ -70,7 +70,7 @@ type UnavailableError struct {
 	What       string
 	URL        string        // without credentials
 	Status     int           // HTTP status, 0 without an answer
-	RetryAfter time.Duration // what the server asked for, 0 if nothing
+	RetryAfter time.Duration // what the server asked for, at most a minute; 0 if nothing
 	Detail     string
 	Err        error // the error of the network, may be nil
 }

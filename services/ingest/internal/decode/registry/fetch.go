@@ -312,16 +312,17 @@ func excerpt(message string, body []byte) string {
 	return text
 }
 
+// maxRetryAfter bounds what the registry may ask for: one that is back early is
+// found soon, and one that is not says so again.
+const maxRetryAfter = time.Minute
+
 // retryAfter reads the header in both of its forms; nonsense is 0.
 func retryAfter(header string, now time.Time) time.Duration {
-	if header == "" {
-		return 0
-	}
-	if seconds, err := strconv.ParseInt(header, 10, 32); err == nil && seconds >= 0 {
-		return time.Duration(seconds) * time.Second
+	if seconds, err := strconv.ParseUint(header, 10, 64); err == nil {
+		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
 	}
 	if at, err := http.ParseTime(header); err == nil && at.After(now) {
-		return at.Sub(now)
+		return min(at.Sub(now), maxRetryAfter)
 	}
 	return 0
 }
