@@ -188,7 +188,7 @@ func (b *Batch) rare(v *value, data []byte, i, row, depth int) int {
 		}
 		v.col.Open(row)
 		for k := range durationParts {
-			v.col.Kid(k).Set8(row, uint64(binary.LittleEndian.Uint32(data[i+4*k:])))
+			cell.StoreLong(v.col.Kid(k), row, int64(binary.LittleEndian.Uint32(data[i+4*k:])))
 		}
 		return i + 12
 	default: // opJSON
@@ -217,7 +217,7 @@ func (b *Batch) time(v *value, data []byte, i, row int) int {
 		if micros *= v.num; micros < 0 || micros >= cell.DayMicros {
 			return b.no(cell.TimeOfDay)
 		}
-		v.col.Set8(row, uint64(micros))
+		cell.StoreLong(v.col, row, micros)
 		return i
 	}
 	if micros > math.MaxInt64/v.num || micros < math.MinInt64/v.num {

@@ -301,6 +301,43 @@ func TestOlderWritersFillTheirColumnsOfAWiderTable(t *testing.T) { // S5, S6
 	require.False(t, arrays[4].IsNull(0), "a list is empty, never null")
 }
 
+// widened compiles a plan for a table of the given columns that holds the records as
+// it is.
+func widened(t testing.TB, s *Schema, columns ...*schema.Node) *Batch {
+	t.Helper()
+	c, err := s.Candidate()
+	require.NoError(t, err)
+	table := &schema.Schema{Columns: columns}
+	table.AssignIDs()
+	r := schema.Reconcile(table, c, nil)
+	require.Empty(t, r.Refusals)
+	p, err := Compile(s, r.Schema)
+	require.NoError(t, err)
+	return p.NewBatch()
+}
+
+func TestLongsOfEveryKindFillDecimalColumns(t *testing.T) { // S6
+	whole := func(name string) *schema.Node { return &schema.Node{Name: name, Type: schema.DecimalOf(20, 0)} }
+	b := widened(t, parse(t, record(
+		f("l", `"long"`), f("i", `"int"`),
+		f("us", `{"type":"long","logicalType":"time-micros"}`), f("ms", `["null",{"type":"int","logicalType":"time-millis"}]`),
+		f("d", `{"type":"fixed","name":"D","size":12,"logicalType":"duration"}`),
+		f("all", `{"type":"array","items":{"type":"long","logicalType":"time-micros"}}`),
+	)), whole("l"), whole("i"), whole("us"), whole("ms"),
+		&schema.Node{Name: "d", Type: schema.Of(schema.Struct), Kids: []*schema.Node{whole("months"), whole("days"), whole("millis")}},
+		&schema.Node{Name: "all", Type: schema.Of(schema.List), Kids: []*schema.Node{whole("element")}})
+	row := []byte{1, 3, 4, 2, 6, 1, 0, 0, 0, 2, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 4, 8, 10, 0}
+	require.NoError(t, b.Append(row))
+	require.NoError(t, b.Append(row))
+	b.Undo()
+	require.NoError(t, b.Append(row))
+	var out []string
+	for _, a := range b.Finish() {
+		out = append(out, a.ValueStr(1))
+	}
+	require.Equal(t, []string{"-1", "-2", "2", "3000", `{"days":"2","millis":"4294967295","months":"1"}`, `["4","5"]`}, out)
+}
+
 func TestTargetOfAnotherSchemaDoesNotCompile(t *testing.T) {
 	s := parse(t, record(f("x", `"string"`)))
 	_, err := Compile(s, &schema.Schema{Columns: []*schema.Node{{Name: "x", Source: "x", Type: schema.Of(schema.Long)}}})

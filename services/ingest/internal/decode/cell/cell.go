@@ -13,6 +13,7 @@ import (
 	"math/bits"
 	"unicode/utf8"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
 	"github.com/icestream/icestream/services/ingest/internal/column"
@@ -186,6 +187,16 @@ func StoreDays(c *column.Column, row int, v int64) Fail {
 	}
 	c.Set4(row, uint32(int32(v)))
 	return OK
+}
+
+// StoreLong stores an integer in a long column, or in a decimal column that holds all
+// longs.
+func StoreLong(c *column.Column, row int, v int64) {
+	if c.Type().ID() == arrow.DECIMAL128 {
+		c.Set16(row, uint64(v), uint64(v>>63))
+		return
+	}
+	c.Set8(row, uint64(v))
 }
 
 // StoreDecimal stores an unscaled number, if it has at most the given digits.

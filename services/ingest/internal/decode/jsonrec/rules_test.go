@@ -344,6 +344,21 @@ func TestColumnsOfAWiderTableAreFilled(t *testing.T) { // S6
 	require.ErrorContains(t, err, "cannot be written to column i of type date")
 }
 
+func TestTimesOfDayFillDecimalColumns(t *testing.T) { // S6
+	s, err := FromSchema(property(`{"type":"integer","title":"org.apache.kafka.connect.data.Time","connect.type":"int32"}`), nil)
+	require.NoError(t, err)
+	c, err := s.Candidate()
+	require.NoError(t, err)
+	table := &schema.Schema{Columns: []*schema.Node{{Name: "x", FieldID: 1, Type: schema.DecimalOf(20, 0)}}}
+	p, err := Compile(s, schema.Reconcile(table, c, nil).Schema)
+	require.NoError(t, err)
+	b := p.NewBatch()
+	require.NoError(t, b.Append([]byte(`{"x":3600000}`)))
+	require.ErrorContains(t, b.Append([]byte(`{"x":86400000}`)), "time of day")
+	require.ErrorContains(t, b.Append([]byte(`{"x":1.5}`)), "does not fit")
+	require.Equal(t, "3600000000", b.Finish()[0].ValueStr(0), "microseconds, as in a long column")
+}
+
 const order = `{"id":%d,"customer":"customer number %d","created":"2024-02-29T12:34:56.789Z","amount":1234.56,"paid":true,"note":null,"units":7,"ratio":0.25,"lines":[{"sku":"abc-%d","count":2},{"sku":"def","count":1}],"unknown":{"a":[1,2]}}`
 
 const orderColumns = "id long, customer string, created timestamptz, amount decimal(12,2), paid boolean, note string, units int, ratio double, lines list<struct<sku string, count int>>"

@@ -72,13 +72,13 @@ func (b *Batch) fromNumber(v *value, s []byte, whole bool, row int) cell.Fail {
 	switch v.kind {
 	case kindInteger, kindEpochMillis, kindEpochDays, kindMillisOfDay:
 		x, ok := integer(s, whole)
-		if ok && v.to.Kind != schema.Decimal {
-			return storeInteger(v, x, row)
-		}
-		if v.to.Kind == schema.Decimal {
+		switch {
+		case v.kind == kindInteger && v.to.Kind == schema.Decimal:
 			return b.decimal(v, s, row, cell.Range)
+		case !ok:
+			return cell.Range
 		}
-		return cell.Range
+		return storeInteger(v, x, row)
 	case kindFloat:
 		return storeFloat(v, s, row)
 	case kindDecimal:
@@ -101,7 +101,7 @@ func storeInteger(v *value, x int64, row int) cell.Fail {
 		if x < 0 || x >= cell.DayMicros/1000 {
 			return cell.TimeOfDay
 		}
-		v.col.Set8(row, uint64(x*1000))
+		cell.StoreLong(v.col, row, x*1000)
 		return cell.OK
 	default: // kindInteger
 	}

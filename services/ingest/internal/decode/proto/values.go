@@ -116,7 +116,7 @@ func (b *Batch) time(f *field, c *column.Column, s []byte, row int) fail {
 		return date(c, row, int32(n[1]), int32(n[2]), int32(n[3]))
 	}
 	if failed == ok {
-		c.Set8(row, uint64(v))
+		cell.StoreLong(c, row, v)
 	}
 	return failed
 }
