@@ -24,6 +24,9 @@ type Intent struct {
 	// have become a file.
 	Files      int `json:"files"`
 	Quarantine int `json:"quarantine"`
+	// Marks is the commit whose replayed records the files mark, in a quarantine
+	// table; not the attempt, since each try has a name of its own.
+	Marks ident.UUID `json:"marks,omitzero"`
 
 	used, written int
 }

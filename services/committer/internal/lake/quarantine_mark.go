@@ -42,7 +42,7 @@ func (t *Table) mark(ctx context.Context, tx *table.Transaction, tbl *table.Tabl
 	if len(tasks) == 0 {
 		return addFiles(ctx, tx, tbl, nil, summary) // the commit id alone says that it is done
 	}
-	w, err := t.NewWriter(ctx, t.Head().Schema, WriterOptions{Attempt: ident.UUID(uuid.New())})
+	w, err := t.NewWriter(ctx, t.Head().Schema, WriterOptions{Attempt: ident.UUID(uuid.New()), marks: e.CommitID})
 	if err != nil {
 		return err
 	}
@@ -251,15 +251,20 @@ func within(ranges []ident.Range, offset int64) bool {
 	return found && ranges[i].Contains(offset)
 }
 
-// settleMarks removes the files of lost tries to mark what an applied entry
-// replayed. No older try can land any more: each was staged on a head at which
-// the entry was not applied, and the head has left that.
+// settleMarks removes the files of lost tries to mark what an applied entry, or
+// one before it, replayed. No try of theirs can land any more: each was staged on
+// a head at which the entry was not applied, and the head has left that. Tries of
+// other entries may be under way: of a newer committer, while this one does not
+// know yet that it was fenced (G6).
 func (t *Table) settleMarks(ctx context.Context, e PendingQuarantine) {
 	if len(e.Replayed) == 0 {
 		return
 	}
 	intents, err := t.Intents(ctx)
 	for _, i := range intents {
+		if i.Marks != e.CommitID && !t.Find(i.Marks) {
+			continue
+		}
 		if uerr := t.Undo(ctx, i); uerr != nil {
 			err = fmt.Errorf("removing what attempt %s left: %w", i.Attempt, uerr)
 		}

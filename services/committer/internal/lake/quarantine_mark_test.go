@@ -162,6 +162,32 @@ func TestAnAmbiguousMarkIsSettledAndLeavesNoFiles(t *testing.T) {
 	}
 }
 
+// G6: a committer that was fenced and does not know it yet finds its entry applied
+// by its successor, which is about to mark the next one.
+func TestAFencedCommitterRemovesNoFilesOfAMarkUnderWay(t *testing.T) {
+	b := replayable(t)
+	b.replay(ident.Range{First: 5, Next: 7})
+	zombie := b.Head().State.Pending()
+	old, err := newLake(t, b.dir).Load(t.Context(), tableName)
+	require.NoError(t, err)
+	require.NoError(t, b.ApplyQuarantine(t.Context(), zombie))
+	b.replay(ident.Range{First: 8, Next: 9})
+	real := b.lake.cat
+	b.outbox = nil
+	var files []string
+	b.lake.cat = &failing{Catalog: real, refuse: func([]table.Update) bool {
+		files = b.quarantineFiles()
+		require.NoError(t, old.ApplyQuarantine(t.Context(), zombie))
+		require.Equal(t, files, b.quarantineFiles())
+		return false
+	}}
+	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	require.NotEmpty(t, files)
+	b.lake.cat, b.outbox = real, nil
+	require.Equal(t, []int64{4, 7, 9, 0, 1, 2, 3}, offsets(b.bad(QuarantineFilter{Waiting: true})))
+	require.Equal(t, Proven, b.audit(true).Verdict)
+}
+
 func (b *bench) quarantineFiles() []string {
 	b.Helper()
 	q, err := b.quarantine(b.Context(), false)

@@ -25,6 +25,8 @@ type WriterOptions struct {
 	FileSize int64             // encoded bytes at which a file is ended: 128 MiB
 	Budget   int64             // encoded bytes held in open row groups: 256 MiB
 	MaxOpen  int               // open files, one per table partition: 64
+
+	marks ident.UUID // for the intent record
 }
 
 func (o WriterOptions) withDefaults() WriterOptions {
@@ -127,7 +129,7 @@ func (t *Table) newWriter(ctx context.Context, sch *schema.Schema, converted *ic
 	}
 	w := &Writer{
 		t: t, ctx: ctx, opts: o.withDefaults(), fs: fs, spec: spec, schema: converted, layout: l, open: map[string]*openFile{},
-		intent: Intent{Attempt: o.Attempt, Epoch: o.Epoch, Quarantine: 1}, // set aside beforehand: a second record costs a round trip
+		intent: Intent{Attempt: o.Attempt, Epoch: o.Epoch, Quarantine: 1, Marks: o.marks}, // set aside beforehand: a second record costs a round trip
 	}
 	if !spec.IsUnpartitioned() {
 		if w.split, err = newSplitter(spec, converted, sch); err != nil {
