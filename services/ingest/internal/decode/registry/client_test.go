@@ -94,6 +94,24 @@ func TestAQualifiedReferenceLeavesItsNeighboursInTheirContext(t *testing.T) { //
 	require.NoError(t, err)
 }
 
+// Context .a with subject bc is another one than .ab with c, in the folder too.
+func TestTheFolderKeepsSubjectsOfContextsApart(t *testing.T) {
+	f := newFake(t)
+	for _, s := range []struct{ context, subject, message string }{{".a", "bc", "One"}, {".ab", "c", "Two"}} {
+		f.set("/contexts/"+s.context+"/schemas/ids/1", protobufAnswer(`syntax = "proto3"; import "x.proto"; message M { `+s.message+` m = 1; }`, reference{"x.proto", s.subject, 1}))
+		f.set("/contexts/"+s.context+"/subjects/"+s.subject+"/versions/1?deleted=true", protobufAnswer(`syntax = "proto3"; message `+s.message+` {}`))
+	}
+	dir := t.TempDir()
+	for range 2 {
+		c := f.client(func(cfg *Config) { cfg.CacheDir = dir })
+		for _, context := range []string{".a", ".ab"} {
+			_, err := c.Schema(t.Context(), Ref{ID: 1, Context: context})
+			require.NoError(t, err)
+		}
+		f.respond(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(503); return true })
+	}
+}
+
 // A URL may have a path, such as that of a context or behind a proxy.
 func TestURLWithAPath(t *testing.T) {
 	f := newFake(t)

@@ -105,7 +105,10 @@ func (c *Client) fetchVersion(ctx context.Context, v version) (answer, error) {
 	path := within(v.context) + "/subjects/" + url.PathEscape(v.subject) + "/versions/" + number + "?deleted=true"
 	key := ""
 	if pinned {
-		key = "version-" + hash(v.context+v.subject) + "-" + number
+		key = "version-" + hash(v.subject) + "-" + number
+		if v.context != "" {
+			key = "context-" + hash(v.context) + "-" + key
+		}
 	}
 	a, err := get[answer](ctx, c, what, path, key)
 	if err != nil {
