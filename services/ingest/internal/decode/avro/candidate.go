@@ -115,9 +115,7 @@ func (w *walker) node(t *typ, name string, in inside) (*schema.Node, error) {
 		n.Kids, err = w.members(t, in)
 	case shapeDuration:
 		n.Type = schema.Of(schema.Struct)
-		for _, part := range durationParts {
-			n.Kids = append(n.Kids, &schema.Node{Name: part, Source: part, Type: schema.Of(schema.Long)})
-		}
+		n.Kids, err = w.record(durationParts, in, false)
 	case shapeArray:
 		n.Type = schema.Of(schema.List)
 		n.Kids, err = w.element(t.items, schema.ElementName, in)
@@ -129,7 +127,11 @@ func (w *walker) node(t *typ, name string, in inside) (*schema.Node, error) {
 	return n, err
 }
 
-var durationParts = [...]string{"months", "days", "millis"}
+// durationParts is a duration as a record, in the order of its bytes.
+var durationParts = func() *typ {
+	long := &typ{kind: kindLong, name: "long"}
+	return &typ{kind: kindRecord, name: "duration", fields: []field{{name: "months", typ: long}, {name: "days", typ: long}, {name: "millis", typ: long}}}
+}()
 
 // element is the child of a list or map. Of nothing but nulls, it is a boolean that is
 // always null: the count is kept.

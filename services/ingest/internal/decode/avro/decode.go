@@ -187,8 +187,11 @@ func (b *Batch) rare(v *value, data []byte, i, row, depth int) int {
 			return b.no(cell.Truncated)
 		}
 		v.col.Open(row)
-		for k := range durationParts {
-			cell.StoreLong(v.col.Kid(k), row, int64(binary.LittleEndian.Uint32(data[i+4*k:])))
+		if v.seen != nil {
+			v.seen.SetBool(row, true)
+		}
+		for k, part := range v.kids {
+			cell.StoreLong(part.col, row, int64(binary.LittleEndian.Uint32(data[i+4*k:])))
 		}
 		return i + 12
 	default: // opJSON

@@ -186,8 +186,11 @@ func bind(t *typ, n *schema.Node, c *column.Column, in inside) (*value, error) {
 	case shapeUnion:
 		return bindUnion(v, n, in)
 	case shapeDuration:
-		v.op = opDuration
-		return v, nil
+		r, err := bindRecord(durationParts, n.Kids, kidsOf(c), in)
+		if err == nil {
+			r.op, r.col = opDuration, c
+		}
+		return r, err
 	case shapeArray, shapeMap:
 		c.AbsentIsZero()
 		v.op = opArray

@@ -338,6 +338,41 @@ func TestLongsOfEveryKindFillDecimalColumns(t *testing.T) { // S6
 	require.Equal(t, []string{"-1", "-2", "2", "3000", `{"days":"2","millis":"4294967295","months":"1"}`, `["4","5"]`}, out)
 }
 
+func TestPartsOfADurationFindTheirColumnsByName(t *testing.T) {
+	s := parse(t, record(f("d", `{"type":"fixed","name":"D","size":12,"logicalType":"duration"}`)))
+	row := []byte{1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0}
+	long, text := schema.Of(schema.Long), schema.Of(schema.String)
+	for _, c := range []struct {
+		kids []*schema.Node
+		want string
+	}{
+		{[]*schema.Node{{Name: "days", Type: long}, {Name: "millis", Type: schema.DecimalOf(19, 0)}, {Name: "months", Type: long}}, `{"days":2,"millis":"3","months":1}`},
+		{[]*schema.Node{ // what was a record before
+			{Name: "a", Type: text}, {Name: "list", Type: schema.Of(schema.List), Kids: []*schema.Node{{Name: schema.ElementName, Type: text}}},
+		}, `{"a":null,"days":2,"list":[],"millis":3,"months":1}`},
+	} {
+		b := widened(t, s, &schema.Node{Name: "d", Type: schema.Of(schema.Struct), Kids: c.kids})
+		require.NoError(t, b.Append(row))
+		require.Equal(t, c.want, b.Finish()[0].ValueStr(0))
+		require.NoError(t, b.AppendNull())
+	}
+	empty := parse(t, record(f("d", `{"type":"record","name":"E","fields":[]}`)))
+	c, err := empty.Candidate()
+	require.NoError(t, err)
+	first := schema.Reconcile(&schema.Schema{}, c, nil)
+	c, err = s.Candidate()
+	require.NoError(t, err)
+	p, err := Compile(s, schema.Reconcile(first.Schema, c, first.Numbers).Schema)
+	require.NoError(t, err)
+	b := p.NewBatch()
+	require.NoError(t, b.Append(row))
+	require.Equal(t, `{"days":2,"millis":3,"months":1,"present":true}`, b.Finish()[0].ValueStr(0))
+	_, err = Compile(s, &schema.Schema{Columns: []*schema.Node{{Name: "d", Source: "d", Type: schema.Of(schema.Struct), Kids: []*schema.Node{
+		{Name: "months", Source: "months", Type: text},
+	}}}})
+	require.ErrorContains(t, err, "cannot be written to column months of type string")
+}
+
 func TestTargetOfAnotherSchemaDoesNotCompile(t *testing.T) {
 	s := parse(t, record(f("x", `"string"`)))
 	_, err := Compile(s, &schema.Schema{Columns: []*schema.Node{{Name: "x", Source: "x", Type: schema.Of(schema.Long)}}})
