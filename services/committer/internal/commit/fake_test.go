@@ -35,6 +35,7 @@ type fakeLake struct {
 	deleted  map[string]bool
 	written  map[ident.UUID][]string // files that exist, by attempt
 	intents  map[ident.UUID]bool
+	epochs   map[ident.UUID]ident.WriterEpoch         // of intents, where it is not 0
 	applied  map[ident.UUID]int64                     // rows in the quarantine table, by commit
 	marked   map[ident.Partition]map[int64]ident.UUID // replayed_in of the quarantine table
 	broken   []string                                 // violations that the fake noticed
@@ -318,7 +319,7 @@ func (c *client) Intents(context.Context) ([]lake.Intent, error) {
 	defer f.mu.Unlock()
 	var out []lake.Intent
 	for id := range f.intents {
-		out = append(out, lake.Intent{Attempt: id})
+		out = append(out, lake.Intent{Attempt: id, Epoch: f.epochs[id]})
 	}
 	slices.SortFunc(out, func(a, b lake.Intent) int { return slices.Compare(a.Attempt[:], b.Attempt[:]) })
 	return out, nil

@@ -55,7 +55,9 @@ func (t *Table) takeOver(ctx context.Context) error {
 	}
 	t.log.Info("table taken over", "writer_epoch", int64(target), "log_epoch", int64(t.head.State.LogEpoch),
 		"snapshot", t.head.SnapshotID, "positions", positions(t.head.State))
-	if err := t.undo(ctx, func(lake.Intent) bool { return true }); err != nil {
+	// Attempts of our own epoch or a higher one may be under way: of a successor
+	// that fenced us just now (G6).
+	if err := t.undo(ctx, func(in lake.Intent) bool { return in.Epoch < target }); err != nil {
 		t.log.Warn("attempts of predecessors are not all settled; their files stay until the next start", "error", err)
 	}
 	t.applied = map[ident.UUID]bool{}

@@ -365,6 +365,31 @@ func TestAZombieIsFencedAndStops(t *testing.T) {
 	})
 }
 
+// G6: another committer fences this one the moment it took over, and writes.
+func TestATakeOverLeavesTheFilesOfASuccessorAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		id := NewID()
+		r.lake.view(func() {
+			r.lake.intents[id] = true
+			r.lake.epochs = map[ident.UUID]ident.WriterEpoch{id: 2}
+			r.lake.written[id] = []string{"successor"}
+		})
+		r.start() // with writer epoch 1
+		r.pass(time.Second)
+		r.lake.view(func() { require.Empty(t, r.lake.deleted) })
+		require.NoError(t, r.stop())
+		r.start()
+		r.pass(time.Second)
+		r.lake.view(func() { require.Empty(t, r.lake.deleted) })
+		require.NoError(t, r.stop())
+		r.start() // the third fence: nothing of the second epoch can land any more
+		r.pass(time.Second)
+		r.lake.view(func() { require.True(t, r.lake.deleted["successor"]) })
+		require.NoError(t, r.stop())
+	})
+}
+
 // T2, and G9: a foreign snapshot is reported, re-anchored, and loses nothing.
 func TestAForeignSnapshotIsReportedAndAnchored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
