@@ -121,6 +121,20 @@ func TestAFloodOfBadRecordsStopsThePartitionUntilItIsAllowed(t *testing.T) {
 	require.Len(t, w.outcome(0), 60)
 }
 
+// The permission is for the flood that the operator saw.
+func TestAllowingAFloodLeavesTheGuardOfAPartitionThatRunsArmed(t *testing.T) {
+	w := newWorld(t, ordersTopic+", flood: {share: 50%, window: 20}", topic(1))
+	w.produce(0, orders(1, 0, 25)...)
+	i := w.start()
+	w.appended(0, 25)
+	r, err := adminv1.NewAdminServiceClient(i.dial(t)).AllowFlood(t.Context(), &adminv1.AllowFloodRequest{Pipeline: "p"})
+	require.NoError(t, err)
+	require.Empty(t, r.GetReleased())
+	w.produce(0, append(garbage(40), orders(1, 65, 1)...)...)
+	w.stopped("11 of the last 20 records could not be rows", "offset 35")
+	w.appended(0, 35)
+}
+
 // A pipeline with the wrong format meets only bad records: it stops before the
 // whole topic is in quarantine.
 func TestATopicOfAnotherFormatDoesNotFloodTheQuarantine(t *testing.T) {

@@ -424,7 +424,7 @@ func (s *session) invalid(ctx context.Context, r *batch.Record, reason, text str
 	if reason == ReasonSchemaRefused { // an operator decided about them already: neither guard nor policy asks again
 		return s.b.Quarantine(r, reason, text, schemaID)
 	}
-	if s.w.allow.Swap(false) {
+	if s.w.allow.Swap(false) && s.w.flood.tripped != "" { // nobody allowed a flood that was still to come
 		s.w.flood.allow()
 	}
 	if why := s.w.flood.hit(r.Offset, reason); why != "" && s.policy.name != policyStop {
