@@ -78,9 +78,7 @@ func (f *filler) run(ctx context.Context) {
 				f.p.note(func() { f.p.load.NewSchema = true })
 				f.owner.Wake()
 			case err != nil:
-				f.p.blame(f.next.append, err, f.owner)
-				f.done()
-				f.failed(ctx, err)
+				f.refused(ctx, err)
 				continue
 			default:
 				f.done()
@@ -132,8 +130,8 @@ func (p *Puller) current() (gen uint64, epoch ident.LogEpoch, writer ident.Write
 	return p.gen, p.tracker.epoch, p.expect.WriterEpoch
 }
 
-// fill takes an entry into the open batch. errNewShape leaves the batch as it
-// was; any other error breaks it.
+// fill takes an entry into the open batch. errNewShape and unmade leave the batch
+// as it was; any other error breaks it.
 func (f *filler) fill(ctx context.Context, e entry) error {
 	gen, epoch, writer := f.p.current()
 	if gen != f.gen {
@@ -146,14 +144,16 @@ func (f *filler) fill(ctx context.Context, e entry) error {
 	if f.batch == nil {
 		f.batch = &commit.Batch{ID: commit.NewID(), Epoch: epoch, Parts: map[ident.Partition]*commit.Advance{}, Opened: time.Now()}
 	}
-	rows, err := f.write(ctx, e, writer)
+	m, err := f.make(e)
 	if err != nil {
 		return err
 	}
-	bad, err := f.quarantine(e)
-	if err != nil {
+	defer m.release()
+	if err := f.write(ctx, &m, writer); err != nil {
 		return err
 	}
+	f.quarantine(e, &m)
+	rows, bad := m.counts()
 	if err := f.account(e, rows, bad); err != nil {
 		return err
 	}
@@ -161,41 +161,102 @@ func (f *filler) fill(ctx context.Context, e entry) error {
 	return nil
 }
 
-// write writes the rows of an entry and returns their number.
-func (f *filler) write(ctx context.Context, e entry, epoch ident.WriterEpoch) (int64, error) {
-	if e.append.Rows == 0 {
-		return 0, nil
+// refused deals with an entry that could not be taken in, and reports whether the
+// batch goes on: what cannot be made rows is left out with its partition.
+func (f *filler) refused(ctx context.Context, err error) bool {
+	e := *f.next
+	f.done()
+	f.p.blame(e, err, f.owner, f.batch == nil || len(f.batch.Parts) == 0)
+	_, whole := errors.AsType[unmade](err)
+	if !whole {
+		f.failed(ctx, err)
 	}
-	target := f.p.schemaOf(e.append.Fingerprint)
-	if target == nil {
-		return 0, fault.New(fault.UnknownSchema, "writing %v %v: schema %s was never announced", e.append.Partition, e.append.Range, e.append.Fingerprint)
+	return whole
+}
+
+// made is an entry as records. Both may be nil.
+type made struct {
+	target    *schema.Schema
+	rows, bad arrow.RecordBatch
+}
+
+func (m *made) release() {
+	for _, r := range []arrow.RecordBatch{m.rows, m.bad} {
+		if r != nil {
+			r.Release()
+		}
 	}
-	if f.writer != nil && f.shape != target && !schema.Holds(f.shape, target) {
-		return 0, errNewShape
+	m.rows, m.bad = nil, nil
+}
+
+// counts are the numbers of rows and of quarantined records.
+func (m *made) counts() (rows, bad int64) {
+	if m.rows != nil {
+		rows = m.rows.NumRows()
 	}
-	rec, err := arrowx.Materialise(target, e.append, e.within)
-	if err != nil {
-		return 0, err
+	if m.bad != nil {
+		bad = m.bad.NumRows()
 	}
-	defer func() { rec.Release() }()
+	return rows, bad
+}
+
+// make makes records of an entry; the open batch is not touched. It is the place
+// where an entry whose rows do not add up is found before it can land (G1).
+func (f *filler) make(e entry) (m made, err error) {
+	defer func() {
+		if err == nil {
+			return
+		}
+		m.release()
+		if r := fault.ReasonOf(err); r == fault.Corrupt || r == fault.UnknownSchema {
+			err = unmade{err}
+		}
+	}()
+	if e.append.Rows > 0 {
+		if m.target = f.p.schemaOf(e.append.Fingerprint); m.target == nil {
+			return m, fault.New(fault.UnknownSchema, "writing %v %v: schema %s was never announced", e.append.Partition, e.append.Range, e.append.Fingerprint)
+		}
+		if f.writer != nil && f.shape != m.target && !schema.Holds(f.shape, m.target) {
+			return m, errNewShape
+		}
+		if m.rows, err = arrowx.Materialise(m.target, e.append, e.within); err != nil {
+			return m, err
+		}
+	}
+	if e.append.Quarantined > 0 {
+		if m.bad, err = arrowx.MaterialiseQuarantine(e.append, e.within, f.batch.ID); err != nil {
+			return m, err
+		}
+	}
+	rows, bad := m.counts()
+	var a commit.Advance
+	a.Add(e.within, rows, bad, e.append.Skips)
+	if got := a.Count.Len(); got != e.within.Len() {
+		return m, fault.New(fault.Corrupt, "taking in %v %v: %d of %d offsets are accounted for: its batches do not hold what its header says",
+			e.append.Partition, e.append.Range, got, e.within.Len())
+	}
+	return m, nil
+}
+
+// write writes the rows of an entry.
+func (f *filler) write(ctx context.Context, m *made, epoch ident.WriterEpoch) (err error) {
+	if m.rows == nil {
+		return nil
+	}
 	if f.writer == nil {
-		if f.writer, err = f.p.o.Files.NewWriter(ctx, target, f.batch.ID, epoch); err != nil {
-			return 0, fmt.Errorf("opening data files: %w", err)
+		if f.writer, err = f.p.o.Files.NewWriter(ctx, m.target, f.batch.ID, epoch); err != nil {
+			return fmt.Errorf("opening data files: %w", err)
 		}
-		f.shape = target
+		f.shape = m.target
 	}
-	if f.shape != target {
-		conformed, err := arrowx.Conform(rec, target, f.shape)
-		if err != nil {
-			return 0, err
+	rec := m.rows
+	if f.shape != m.target {
+		if rec, err = arrowx.Conform(rec, m.target, f.shape); err != nil {
+			return err
 		}
-		rec.Release()
-		rec = conformed
+		defer rec.Release()
 	}
-	if err := f.writer.Write(rec); err != nil {
-		return 0, err
-	}
-	return rec.NumRows(), nil
+	return f.writer.Write(rec)
 }
 
 func (p *Puller) schemaOf(fingerprint string) *schema.Schema {
@@ -204,26 +265,17 @@ func (p *Puller) schemaOf(fingerprint string) *schema.Schema {
 	return p.schemas[fingerprint]
 }
 
-// quarantine keeps the poison of an entry until the cut, and returns its number.
-func (f *filler) quarantine(e entry) (int64, error) {
-	if e.append.Quarantined == 0 {
-		return 0, nil
+// quarantine keeps the poison of an entry until the cut.
+func (f *filler) quarantine(e entry, m *made) {
+	if m.bad == nil || m.bad.NumRows() == 0 {
+		return
 	}
-	rec, err := arrowx.MaterialiseQuarantine(e.append, e.within, f.batch.ID)
-	if err != nil {
-		return 0, err
-	}
-	if rec.NumRows() == 0 {
-		rec.Release()
-		return 0, nil
-	}
-	f.batch.Quarantine = append(f.batch.Quarantine, commit.Poison{Pipeline: e.append.Partition.Pipeline, Records: rec})
+	m.bad.Retain()
+	f.batch.Quarantine = append(f.batch.Quarantine, commit.Poison{Pipeline: e.append.Partition.Pipeline, Records: m.bad})
 	f.poison += int64(len(e.append.Quarantine))
-	return rec.NumRows(), nil
 }
 
-// account moves the batch's range of the partition on. It is the place where an
-// entry whose rows do not add up is found before it can land (G1).
+// account moves the batch's range of the partition on.
 func (f *filler) account(e entry, rows, bad int64) error {
 	part := e.append.Partition
 	a := f.batch.Parts[part]
@@ -235,10 +287,6 @@ func (f *filler) account(e entry, rows, bad int64) error {
 		return fault.New(fault.Internal, "taking in %v %v: the batch ends at %d", part, e.within, a.Range.Next)
 	}
 	a.Add(e.within, rows, bad, e.append.Skips)
-	if got := a.Count.Len(); got != a.Range.Len() {
-		return fault.New(fault.Corrupt, "taking in %v %v: %d of %d offsets are accounted for: its batches do not hold what its header says",
-			part, e.append.Range, got, a.Range.Len())
-	}
 	if e.append.LeaderEpoch >= 0 {
 		a.LeaderEpoch = e.append.LeaderEpoch
 	}
@@ -334,12 +382,10 @@ func (f *filler) drain(ctx context.Context) {
 		if errors.Is(err, errNewShape) {
 			return
 		}
-		if err != nil {
-			f.p.blame(f.next.append, err, f.owner)
-		}
-		f.done()
-		if err != nil {
-			f.failed(ctx, err)
+		switch {
+		case err == nil:
+			f.done()
+		case !f.refused(ctx, err):
 			return
 		}
 	}

@@ -128,7 +128,7 @@ func (h *handler) take(e *event.Append) error {
 // enqueue queues what is new of an entry, and reports whether there was any.
 func (p *Puller) enqueue(e *event.Append) (bool, error) {
 	if t := p.troubles[e.Partition]; t != nil && t.held {
-		return false, nil // it comes again with an image
+		return false, nil // it comes again with the image of the next try
 	}
 	within, v := p.tracker.admit(e, p.hold)
 	switch v {
