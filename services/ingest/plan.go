@@ -209,13 +209,14 @@ func (p *planner) judge(ctx context.Context, pl *config.Pipeline, table string) 
 // schemasOf judges the schemas that records of a topic may have.
 func (p *planner) schemasOf(ctx context.Context, pl *config.Pipeline, cdc plan.Codecs, j *plan.Judge, topic string) {
 	if p.o.File != "" {
-		p.file(ctx, pl, cdc, j, topic)
+		p.file(ctx, pl, cdc, j)
 		return
 	}
-	subject := cmp.Or(p.o.Subject, pl.Schema.Subject, topic+"-value")
+	subject := registry.Qualified(pl.Schema.Context, cmp.Or(p.o.Subject, pl.Schema.Subject, topic+"-value"))
+	keys := registry.Qualified(pl.Schema.Context, topic+"-key")
 	fixed := pl.Schema.Framing == "none" && pl.Schema.ID != 0 && p.o.Subject == ""
 	if fixed || p.schemas == nil || !config.Registered(pl.Format) {
-		p.add(p.judged(ctx, j, cdc, topic, "the configured schema", func() (pipeline.Source, error) {
+		p.add(p.judged(ctx, j, cdc, keys, "the configured schema", func() (pipeline.Source, error) {
 			return cdc.Value.Source(ctx, &frame.Frame{Form: frame.Fixed})
 		}))
 		return
@@ -226,7 +227,7 @@ func (p *planner) schemasOf(ctx context.Context, pl *config.Pipeline, cdc plan.C
 		return
 	}
 	for _, v := range versions {
-		p.add(p.version(ctx, cdc, j, topic, subject, v))
+		p.add(p.version(ctx, cdc, j, keys, subject, v))
 	}
 }
 
@@ -241,24 +242,33 @@ func (p *planner) versions(ctx context.Context, subject string) ([]int, error) {
 	return versions, err
 }
 
-func (p *planner) version(ctx context.Context, cdc plan.Codecs, j *plan.Judge, topic, subject string, v int) PlanStep {
-	step := p.judged(ctx, j, cdc, topic, fmt.Sprintf("subject %s version %d", subject, v), func() (pipeline.Source, error) {
-		id, err := p.schemas.ID(ctx, subject, v)
-		if err != nil {
-			return nil, err
-		}
-		return cdc.Value.Source(ctx, &frame.Frame{Form: frame.PrefixID, ID: id})
+func (p *planner) version(ctx context.Context, cdc plan.Codecs, j *plan.Judge, keys, subject string, v int) PlanStep {
+	step := p.judged(ctx, j, cdc, keys, fmt.Sprintf("subject %s version %d", subject, v), func() (pipeline.Source, error) {
+		return p.sourceOf(ctx, cdc.Value, subject, v)
 	})
 	step.Subject, step.Version = subject, v
 	return step
 }
 
-// judged is the verdict on a source, with the column of the key where there is one.
-func (p *planner) judged(ctx context.Context, j *plan.Judge, cdc plan.Codecs, topic, what string, find func() (pipeline.Source, error)) PlanStep {
+// sourceOf is the source of a version of a subject, 0 for the latest, in the context that the subject names.
+func (p *planner) sourceOf(ctx context.Context, codec pipeline.Codec, subject string, version int) (pipeline.Source, error) {
+	schemed, ok := codec.(pipeline.Schemed)
+	if !ok {
+		return nil, fmt.Errorf("reading subject %s: the format has no schemas in the registry", subject)
+	}
+	id, err := p.schemas.ID(ctx, subject, version)
+	if err != nil {
+		return nil, err
+	}
+	return schemed.SourceAt(ctx, registry.Ref{ID: id, Context: registry.ContextOf(subject)})
+}
+
+// judged is the verdict on a source, with the column of the key, of a subject of its own, where there is one.
+func (p *planner) judged(ctx context.Context, j *plan.Judge, cdc plan.Codecs, keys, what string, find func() (pipeline.Source, error)) PlanStep {
 	s, err := find()
 	if err == nil && cdc.Key != nil {
 		var key pipeline.Source
-		if key, err = p.keySource(ctx, cdc.Key, topic); err == nil && key != nil {
+		if key, err = p.keySource(ctx, cdc.Key, keys); err == nil && key != nil {
 			s = pipeline.WithKey(s, key)
 		}
 	}
@@ -268,19 +278,16 @@ func (p *planner) judged(ctx context.Context, j *plan.Judge, cdc plan.Codecs, to
 	return j.Judge(s)
 }
 
-// keySource is the newest schema of a topic's keys, nil where the registry has none.
-func (p *planner) keySource(ctx context.Context, key pipeline.Codec, topic string) (pipeline.Source, error) {
+// keySource is the newest schema of the subject of keys, nil where the registry has none.
+func (p *planner) keySource(ctx context.Context, key pipeline.Codec, subject string) (pipeline.Source, error) {
 	if f, err := key.Split(nil, nil); err == nil && f.Form == frame.Fixed {
 		return key.Source(ctx, &f)
 	}
-	id, err := p.schemas.ID(ctx, topic+"-key", 0)
+	src, err := p.sourceOf(ctx, key, subject, 0)
 	if errors.Is(err, registry.ErrNotFound) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return key.Source(ctx, &frame.Frame{Form: frame.PrefixID, ID: id})
+	return src, err
 }
 
 // codecsOf are the formats of a pipeline; a file that is compared needs no registry.
@@ -294,13 +301,13 @@ func codecsOf(pl *config.Pipeline, schemas *registry.Client, file bool) (plan.Co
 }
 
 // file judges a file that is not registered. The key's column is left out: its schema is not in the file.
-func (p *planner) file(ctx context.Context, pl *config.Pipeline, cdc plan.Codecs, j *plan.Judge, topic string) {
+func (p *planner) file(ctx context.Context, pl *config.Pipeline, cdc plan.Codecs, j *plan.Judge) {
 	files, ok := cdc.Value.(*pipeline.Protobuf)
 	if !ok {
 		p.unknown("pipeline %s: its format is %s, only Protobuf files can be compared", pl.Name, pl.Format)
 		return
 	}
-	p.add(p.judged(ctx, j, plan.Codecs{Value: cdc.Value}, topic, "file "+p.o.File, func() (pipeline.Source, error) {
+	p.add(p.judged(ctx, j, plan.Codecs{Value: cdc.Value}, "", "file "+p.o.File, func() (pipeline.Source, error) {
 		return files.FileSource(ctx, p.o.File, p.o.Text, p.o.Imports)
 	}))
 }

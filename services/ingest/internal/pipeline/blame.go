@@ -87,14 +87,14 @@ func (t *table) hasColumns() bool {
 func (c *Protobuf) Doubt(ctx context.Context, topic string) (mistake string, known bool, err error) {
 	var lacking []string
 	for _, subject := range c.subjects(topic) {
-		id, err := c.Schemas.ID(ctx, subject, 0)
+		ref, err := c.newest(ctx, subject, c.Schemas.ID)
 		if errors.Is(err, registry.ErrNotFound) {
 			continue
 		}
 		if err != nil {
 			return "", false, registryFault(err)
 		}
-		what, err := c.lacks(ctx, id)
+		what, err := c.lacks(ctx, ref)
 		switch {
 		case err != nil:
 			return "", false, err
@@ -117,8 +117,8 @@ func (c *Protobuf) subjects(topic string) []string {
 }
 
 // lacks says why a schema cannot be what the settings mean, "" when it can.
-func (c *Protobuf) lacks(ctx context.Context, id int32) (string, error) {
-	s, err := c.Schemas.Schema(ctx, registry.Ref{ID: id})
+func (c *Protobuf) lacks(ctx context.Context, ref registry.Ref) (string, error) {
+	s, err := c.Schemas.Schema(ctx, ref)
 	var bad *registry.BadSchemaError
 	switch {
 	case errors.As(err, &bad) && bad.Type != "":

@@ -62,20 +62,20 @@ func (c *Protobuf) Split(value, header []byte) (frame.Frame, error) {
 
 // Source implements Codec.
 func (c *Protobuf) Source(ctx context.Context, f *frame.Frame) (Source, error) {
-	ref := registry.Ref{ID: f.ID, GUID: f.GUID, ByGUID: f.Form == frame.HeaderGUID, Context: c.Context}
 	if f.Form == frame.Fixed {
-		id, err := c.pin.get(ctx, &c.Origin, c.Schemas.ID)
+		ref, err := c.pin.get(ctx, &c.Origin, c.Schemas.ID)
 		if err != nil {
 			return nil, err
-		}
-		ref.ID = id
-		if ref.Context == "" {
-			ref.Context = registry.ContextOf(c.Subject)
 		}
 		src, err := c.source(ctx, ref, f)
 		return src, configured(err)
 	}
-	return c.source(ctx, ref, f)
+	return c.source(ctx, registry.Ref{ID: f.ID, GUID: f.GUID, ByGUID: f.Form == frame.HeaderGUID, Context: c.Context}, f)
+}
+
+// SourceAt implements Schemed; the message is the configured one, or the first.
+func (c *Protobuf) SourceAt(ctx context.Context, ref registry.Ref) (Source, error) {
+	return c.source(ctx, ref, &frame.Frame{})
 }
 
 func (c *Protobuf) source(ctx context.Context, ref registry.Ref, f *frame.Frame) (Source, error) {

@@ -168,11 +168,37 @@ func TestContextOfThePipeline(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, src.Name(), "message "+want)
 	}
-	c := a.codec(t)
-	c.Unframed, c.Subject = true, ":.staging:orders-value"
-	src, err := sourceOf(t, c, nil, nil)
-	require.NoError(t, err)
-	require.Contains(t, src.Name(), "message Staged")
+	for _, o := range []Origin{
+		{Subject: ":.staging:orders-value"}, {Subject: ":.staging:orders-value", Context: ".other"}, {Subject: "orders-value", Context: ".staging"},
+	} {
+		c := a.codec(t)
+		c.Origin, c.Unframed = o, true
+		src, err := sourceOf(t, c, nil, nil)
+		require.NoError(t, err)
+		require.Contains(t, src.Name(), "message Staged")
+	}
+}
+
+// What other contexts have under the same name says nothing about the settings.
+func TestSettingsAreDoubtedByTheContextOfThePipelineAlone(t *testing.T) { // F4
+	a := answers{
+		"/subjects/orders-value/versions/latest":           map[string]any{"id": 7},
+		"/schemas/ids/7":                                   map[string]any{"schema": "{}", "schemaType": "AVRO"},
+		"/subjects/:.staging:orders-value/versions/latest": map[string]any{"id": 7},
+		"/contexts/.staging/schemas/ids/7":                 `syntax = "proto3"; message Staged {}`,
+		"/subjects/:.avro:orders-value/versions/latest":    map[string]any{"id": 7},
+		"/contexts/.avro/schemas/ids/7":                    map[string]any{"schema": `"string"`, "schemaType": "AVRO"},
+	}
+	for context, wrong := range map[string][2]bool{"": {true, false}, ".staging": {false, true}, ".avro": {true, false}} { // as Protobuf, as Avro
+		c := a.codec(t)
+		c.Context = context
+		for i, d := range []Doubter{c, NewAvro(c.Schemas.(*registry.Client), c.Origin)} {
+			mistake, known, err := d.Doubt(t.Context(), "orders")
+			require.NoError(t, err)
+			require.True(t, known)
+			require.Equal(t, wrong[i], mistake != "", "%s %d %s", context, i, mistake)
+		}
+	}
 }
 
 // What is wrong with the registry is never a fault of the record: 401 and 403 are red

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,8 @@ type TextSchemas[T any] interface {
 
 // Origin says where the schemas of records are.
 type Origin struct {
-	// Context of the registry in which ids count; "" is the default one, or that of Subject.
+	// Context of the registry in which ids count and subjects are looked up; "" is the default one. A Subject that names
+	// its own context is one of that.
 	Context string
 	// Unframed says that records carry no schema reference and all have one schema: that of FixedID, or of Subject and
 	// Version (0 for the latest at the first record).
@@ -46,28 +48,49 @@ type Registered[T any] struct {
 	pin pinned
 }
 
-// pinned is a schema id that is looked up once.
+// newest looks up the latest schema of a subject of the context.
+func (o *Origin) newest(ctx context.Context, subject string, look lookUp) (registry.Ref, error) {
+	return byVersion(ctx, o.Context, subject, 0, look)
+}
+
+type lookUp = func(ctx context.Context, subject string, version int) (int32, error)
+
+// byVersion looks up a version of a subject, which is one of the context unless it names its own: in that the id counts.
+func byVersion(ctx context.Context, registryContext, subject string, version int, look lookUp) (registry.Ref, error) {
+	subject = registry.Qualified(registryContext, subject)
+	id, err := look(ctx, subject, version)
+	return registry.Ref{ID: id, Context: registry.ContextOf(subject)}, err
+}
+
+// Schemed is a Codec whose schemas are in the registry.
+type Schemed interface {
+	Codec
+	// SourceAt finds the source schema of records that refer to ref.
+	SourceAt(ctx context.Context, ref registry.Ref) (Source, error)
+}
+
+// pinned is a schema that is looked up once.
 type pinned struct {
-	mu sync.Mutex
-	id int32
+	mu  sync.Mutex
+	ref registry.Ref
 }
 
 // get gives the schema of records without a reference. That it cannot be found is the configuration's fault, never a
 // record's.
-func (p *pinned) get(ctx context.Context, o *Origin, look func(ctx context.Context, subject string, version int) (int32, error)) (int32, error) {
+func (p *pinned) get(ctx context.Context, o *Origin, look lookUp) (registry.Ref, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.id == 0 {
-		p.id = o.FixedID
+	if p.ref.ID == 0 && o.FixedID != 0 {
+		p.ref = registry.Ref{ID: o.FixedID, Context: cmp.Or(o.Context, registry.ContextOf(o.Subject))}
 	}
-	if p.id == 0 {
-		id, err := look(ctx, o.Subject, o.Version)
+	if p.ref.ID == 0 {
+		ref, err := byVersion(ctx, o.Context, o.Subject, o.Version, look)
 		if err != nil {
-			return 0, configured(registryFault(err))
+			return registry.Ref{}, configured(registryFault(err))
 		}
-		p.id = id
+		p.ref = ref
 	}
-	return p.id, nil
+	return p.ref, nil
 }
 
 // Split implements Codec.
@@ -80,23 +103,19 @@ func (c *Registered[T]) Split(value, header []byte) (frame.Frame, error) {
 
 // Source implements Codec.
 func (c *Registered[T]) Source(ctx context.Context, f *frame.Frame) (Source, error) {
-	ref := registry.Ref{ID: f.ID, GUID: f.GUID, ByGUID: f.Form == frame.HeaderGUID, Context: c.Context}
 	if f.Form != frame.Fixed {
-		return c.source(ctx, ref)
+		return c.SourceAt(ctx, registry.Ref{ID: f.ID, GUID: f.GUID, ByGUID: f.Form == frame.HeaderGUID, Context: c.Context})
 	}
-	id, err := c.pin.get(ctx, &c.Origin, c.Schemas.ID)
+	ref, err := c.pin.get(ctx, &c.Origin, c.Schemas.ID)
 	if err != nil {
 		return nil, err
 	}
-	ref.ID = id
-	if ref.Context == "" {
-		ref.Context = registry.ContextOf(c.Subject)
-	}
-	src, err := c.source(ctx, ref)
+	src, err := c.SourceAt(ctx, ref)
 	return src, configured(err)
 }
 
-func (c *Registered[T]) source(ctx context.Context, ref registry.Ref) (Source, error) {
+// SourceAt implements Schemed.
+func (c *Registered[T]) SourceAt(ctx context.Context, ref registry.Ref) (Source, error) {
 	s, err := c.Schemas.Schema(ctx, ref)
 	if err != nil {
 		return nil, registryFault(err)
@@ -111,14 +130,14 @@ func (c *Registered[T]) source(ctx context.Context, ref registry.Ref) (Source, e
 // Doubt implements Doubter: it looks at the newest schema of the topic's subject.
 func (c *Registered[T]) Doubt(ctx context.Context, topic string) (mistake string, known bool, err error) {
 	subject := topic + "-value"
-	id, err := c.Schemas.ID(ctx, subject, 0)
+	ref, err := c.newest(ctx, subject, c.Schemas.ID)
 	if errors.Is(err, registry.ErrNotFound) {
 		return "", false, nil
 	}
 	if err != nil {
 		return "", false, registryFault(err)
 	}
-	_, err = c.Schemas.Schema(ctx, registry.Ref{ID: id, Context: c.Context})
+	_, err = c.Schemas.Schema(ctx, ref)
 	var bad *registry.BadSchemaError
 	switch {
 	case errors.As(err, &bad) && bad.Type != "":

@@ -81,6 +81,9 @@ func TestContexts(t *testing.T) {
 	for subject, want := range map[string]string{":.a:s": ".a", "s": "", ":a:s": "", ":.": "", ":.:s": "", ":.a": ""} {
 		require.Equal(t, want, ContextOf(subject), subject)
 	}
+	for want, of := range map[string][2]string{"s": {"", "s"}, ":.a:s": {".a", "s"}, ":.b:s": {".a", ":.b:s"}, ":.:s": {".a", ":.:s"}} {
+		require.Equal(t, want, Qualified(of[0], of[1]))
+	}
 }
 
 // A reference into another context says nothing about those beside it.

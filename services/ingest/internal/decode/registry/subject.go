@@ -7,11 +7,21 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // ContextOf is the context of a qualified subject (":.staging:orders-value" is of
 // ".staging"), "" for any other: the context in which the id of its schema counts.
 func ContextOf(subject string) string { return contextOf(subject) }
+
+// Qualified is the name of a context's subject; one that names its context already
+// stays as it is.
+func Qualified(registryContext, subject string) string {
+	if registryContext == "" || strings.HasPrefix(subject, ":.") {
+		return subject
+	}
+	return ":" + registryContext + ":" + subject
+}
 
 // ID looks up the schema id of a version of a subject; version 0 is the latest. It is asked anew at each call.
 func (c *Client) ID(ctx context.Context, subject string, number int) (int32, error) {
