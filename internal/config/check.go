@@ -269,6 +269,9 @@ func (c *Config) checkPipeline(r *report, i int, names map[string]int) {
 	if p.Message != "" && p.Format != "protobuf" {
 		r.add(path+".message", "is only for format protobuf", "remove it")
 	}
+	if p.UnknownFields == "keep" && p.Format != "protobuf" {
+		r.addf(path+".unknown_fields", "remove it, or set format: protobuf", "keeps records with unknown fields, which only Protobuf has, not the format %s", p.Format)
+	}
 	if p.Schema.Framing == "none" && (p.Schema.ID == 0) == (p.Schema.Subject == "") && Registered(p.Format) {
 		r.add(path+".schema", "must name the schema of values without a frame", "set either id or subject")
 	}

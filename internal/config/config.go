@@ -178,6 +178,8 @@ type Pipeline struct {
 	// KeySchema fixes the schema of decoded keys without a frame.
 	KeySchema SchemaRef
 	Columns   string // of format json
+	// UnknownFields of Protobuf records: skip, or keep the record in the column _raw.
+	UnknownFields string
 	Options
 }
 

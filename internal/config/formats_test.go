@@ -24,6 +24,10 @@ func TestFormatsAndKeysAreChecked(t *testing.T) {
 		"key: decode, key_schema: {subject: a-key}":                "names a schema though every key carries its own",
 		"key: raw, key_schema: {framing: none, id: 3}":             "names a schema though keys are not decoded by one",
 		"key: decode, key_schema: {framing: none, id: -3}":         "negative",
+		"unknown_fields: keep":                                     "",
+		"unknown_fields: drop":                                     `"drop" is not known`,
+		"format: avro, unknown_fields: skip":                       "",
+		"format: avro, unknown_fields: keep":                       "keeps records with unknown fields, which only Protobuf has, not the format avro",
 	} {
 		text := head + settings + "}\n"
 		if want == "" {
@@ -47,6 +51,10 @@ func TestWhatDecidesAboutRowsIsPartOfTheRevision(t *testing.T) { // G5
 		other := parse(t, strings.Replace(text, change[0], change[1], 1))
 		require.NotEqual(t, c.Revision(&c.Pipelines[0], "1"), other.Revision(&other.Pipelines[0], "1"), change[0])
 	}
+	p := c.Pipelines[0]
+	require.Equal(t, "skip", p.UnknownFields)
+	p.UnknownFields = "keep"
+	require.NotEqual(t, c.Revision(&c.Pipelines[0], "1"), c.Revision(&p, "1"))
 }
 
 func TestFormatsWithSchemasNeedARegistry(t *testing.T) {

@@ -215,6 +215,11 @@ func (p *parser) override(l *leaf, path, raw, where string) {
 	}
 }
 
+// newPipeline is a pipeline of which nothing is said; its options are those of the defaults.
+func newPipeline() Pipeline {
+	return Pipeline{Schema: SchemaRef{Framing: "confluent"}, KeySchema: SchemaRef{Framing: "confluent"}, UnknownFields: "skip"}
+}
+
 // pipelines reads the list of pipelines, each on top of the defaults.
 func (p *parser) pipelines(n *yaml.Node, defaults Options) []Pipeline {
 	if n == nil || isNull(n) {
@@ -226,7 +231,8 @@ func (p *parser) pipelines(n *yaml.Node, defaults Options) []Pipeline {
 	}
 	out := make([]Pipeline, len(n.Content))
 	for i, item := range n.Content {
-		out[i] = Pipeline{Options: defaults, Schema: SchemaRef{Framing: "confluent"}, KeySchema: SchemaRef{Framing: "confluent"}}
+		out[i] = newPipeline()
+		out[i].Options = defaults
 		b := newBranch()
 		bind(b, pipelineSettings(), &out[i])
 		bind(b, optionSettings(), &out[i].Options)

@@ -13,7 +13,8 @@ func Fields() []Field {
 	c := Default()
 	out := describe(settings(), c, "", true)
 	out = append(out, describe(optionSettings(), &c.Defaults, "defaults.", true)...)
-	out = append(out, describe(pipelineSettings(), &Pipeline{Schema: SchemaRef{Framing: "confluent"}, KeySchema: SchemaRef{Framing: "confluent"}}, "pipelines[].", false)...)
+	blank := newPipeline()
+	out = append(out, describe(pipelineSettings(), &blank, "pipelines[].", false)...)
 	for _, f := range describe(optionSettings(), &c.Defaults, "pipelines[].", false) {
 		f.Default = "that of defaults"
 		out = append(out, f)

@@ -109,6 +109,7 @@ func (c *Config) Revision(p *Pipeline, decoderVersion string) uint64 {
 		{"enum", p.Enum},
 		{"oneof", p.Oneof},
 		{"time_of_day", p.TimeOfDay},
+		{"unknown_fields", p.UnknownFields},
 		{"metadata", strings.Join(slices.Sorted(slices.Values(p.Metadata)), ",")},
 	} {
 		fmt.Fprintf(&b, "%s=%q\n", part.key, part.value)

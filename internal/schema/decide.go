@@ -98,7 +98,7 @@ func isBeside(path string) bool {
 
 // isOneof reports whether the number is that of a column which names the set
 // member of a oneof.
-func isOneof(number int32) bool { return number < PresenceNumber && number != RecordKeyNumber }
+func isOneof(number int32) bool { return number < PresenceNumber && number > RecordKeyNumber }
 
 // lastNumber is the field number at the end of a number path, 0 where it ends
 // with a name.

@@ -65,6 +65,8 @@ func suffix(number int32, position int) string {
 	switch {
 	case number == RecordKeyNumber:
 		return "_kafka"
+	case number == RawNumber:
+		return "_record"
 	case number > 0:
 		return "_" + strconv.Itoa(int(number))
 	case number == 0:

@@ -151,6 +151,13 @@ const (
 	RecordKeyNumber int32 = -1 << 30
 )
 
+// RawName is the column that holds the encoded record where fields of it were
+// skipped, where the pipeline asks for that; RawNumber is its Node.Number.
+const (
+	RawName         = "_raw"
+	RawNumber int32 = RecordKeyNumber - 1
+)
+
 // Node is one column, or one level of a nested column. A struct has its fields
 // in Kids, a list one kid named element, a map two kids named key and value.
 type Node struct {

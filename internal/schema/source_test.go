@@ -86,6 +86,17 @@ func TestKeyColumnStepsAsideForAFieldOfItsName(t *testing.T) {
 	require.Equal(t, []string{"_key_kafka", "_KEY"}, names(columns))
 }
 
+func TestColumnOfTheRawRecordStepsAsideForAFieldOfItsName(t *testing.T) {
+	columns := []*Node{{Name: RawName, Number: RawNumber, Type: Of(Binary)}, {Name: "_RAW", Number: 7, Type: Of(String)}, {Name: RecordKeyName, Number: RecordKeyNumber, Type: Of(Binary)}}
+	ResolveNames(columns, true)
+	require.Equal(t, []string{"_raw_record", "_RAW", "_key"}, names(columns))
+	ResolveNames(columns, true)
+	require.Equal(t, []string{"_raw_record", "_RAW", "_key"}, names(columns), "a second time changes nothing")
+	require.False(t, isOneof(RawNumber))
+	require.False(t, isOneof(RecordKeyNumber))
+	require.True(t, isOneof(OneofNumber(1<<29-1)))
+}
+
 func names(nodes []*Node) []string {
 	out := make([]string, len(nodes))
 	for i, n := range nodes {

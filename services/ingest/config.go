@@ -128,7 +128,7 @@ func keyCodec(p *config.Pipeline, schemas *registry.Client) (pipeline.Codec, err
 		return nil, nil
 	}
 	bare := *p // message and columns are those of values
-	bare.Message, bare.Columns = "", ""
+	bare.Message, bare.Columns, bare.UnknownFields = "", "", ""
 	bare.KeySchema.Context = p.Schema.Context
 	c, err := codecOf(format, bare.KeySchema, &bare, schemas)
 	if err != nil {
@@ -167,7 +167,10 @@ func codecOf(format string, ref config.SchemaRef, p *config.Pipeline, schemas *r
 	}
 	return &pipeline.Protobuf{
 		Schemas: schemas, Message: p.Message, Origin: origin, UnsignedPath: ref.Framing == "confluent-unsigned",
-		Options: proto.Options{EnumAsInt: p.Enum == "int", OneofCase: p.Oneof == "case", TimeOfDayAsTime: p.TimeOfDay == "time"},
+		Options: proto.Options{
+			EnumAsInt: p.Enum == "int", OneofCase: p.Oneof == "case", TimeOfDayAsTime: p.TimeOfDay == "time",
+			NoteUnknown: p.UnknownFields == "keep",
+		},
 	}, nil
 }
 

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -11,9 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	ingestv1 "github.com/icestream/icestream/gen/go/icestream/ingest/v1"
 	"github.com/icestream/icestream/internal/arrowx"
 	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/internal/wire"
 )
 
 // rows are the rows of the log, which has one partition, by offset: as JSON of the mapped columns that are not null.
@@ -265,6 +269,56 @@ func TestCrashedLogIsRefilledWithKeys(t *testing.T) {
 	defer w.mu.Unlock()
 	require.Empty(t, w.outstanding)
 	require.Positive(t, w.refilled)
+}
+
+// What a record holds beyond its schema is kept with the row, on the first reading, on a second and in a replay.
+func TestRecordsWithUnknownFieldsAreKeptRaw(t *testing.T) { // G5, design section 5
+	const settings = ordersTopic + ", tombstones: row, key: string, unknown_fields: keep"
+	w := newWorld(t, settings, topic(1))
+	i := w.start()
+	extra := framed(1, "b", 2, "more") // field 3 is not in schema 1
+	raw := base64.StdEncoding.EncodeToString(extra[6:])
+	values := [][]byte{framed(1, "a", 1, ""), extra, nil, framed(2, "c", 3, "note"), append(slices.Clone(extra), 0xff), framed(1, "d", 4, "")}
+	records := make([]*kgo.Record, len(values))
+	for n, v := range values {
+		records[n] = &kgo.Record{Key: []byte("k"), Value: v}
+	}
+	w.send(records...)
+	w.appended(0, 6)
+	want := map[int64]string{
+		0: `{"_key":"k","id":"a","units":1}`,
+		1: `{"_key":"k","_raw":"` + raw + `","id":"b","units":2}`,
+		2: `{"_key":"k"}`,
+		3: `{"_key":"k","id":"c","note":"note","units":3}`,
+		5: `{"_key":"k","id":"d","units":4}`,
+	}
+	require.Equal(t, want, w.rows())
+	require.Equal(t, "bad truncated", w.outcome(0)[4])
+	w.restartLog()
+	w.send(&kgo.Record{Key: []byte("k"), Value: extra})
+	w.appended(0, 7)
+	again := w.rows()
+	require.Equal(t, want[1], again[6])
+	delete(again, 6)
+	require.Equal(t, want, again)
+	w.mu.Lock()
+	require.Positive(t, w.refilled)
+	w.mu.Unlock()
+
+	resp, err := ingestv1.NewDecodeServiceClient(i.dial(t)).Decode(t.Context(), &ingestv1.DecodeRequest{
+		Pipeline: "p", Table: "shop.orders", Partition: wire.PartitionToProto(ident.Partition{Pipeline: "p", Topic: "orders"}),
+		Records: []*ingestv1.RawRecord{{Offset: 1, Key: []byte("k"), Value: extra}, {Offset: 5, Key: []byte("k"), Value: values[5]}},
+	})
+	require.NoError(t, err)
+	require.Empty(t, resp.GetRefusals())
+	require.Len(t, resp.GetBatches(), 1)
+	s := &schema.Schema{}
+	require.NoError(t, json.Unmarshal(resp.GetBatches()[0].GetSchema().GetColumns(), s))
+	rec, err := arrowx.Decode(arrowx.RowSchema(s), resp.GetBatches()[0].GetRows())
+	require.NoError(t, err)
+	kept := rec.Column(rec.Schema().FieldIndices("_raw")[0]).(*array.Binary)
+	require.Equal(t, extra[6:], kept.Value(0))
+	require.True(t, kept.IsNull(1))
 }
 
 func TestMetadataColumnsAreAsThePipelineSays(t *testing.T) { // issue 4 point 10

@@ -91,6 +91,9 @@ func (c *Protobuf) source(ctx context.Context, ref registry.Ref, f *frame.Frame)
 	if err != nil {
 		return nil, &RecordError{Reason: ReasonSchemaInvalid, Text: fmt.Sprintf("mapping message %s of %s: %v", md.FullName(), ref, err)}
 	}
+	if c.Options.NoteUnknown {
+		candidate = withRaw(candidate)
+	}
 	return &protoSource{id: ref.ID, md: md, name: fmt.Sprintf("%s, message %s", ref, md.FullName()), candidate: candidate, options: c.Options}, nil
 }
 
@@ -158,9 +161,21 @@ func (s *protoSource) Order() int64 { return int64(s.id) }
 func (s *protoSource) Candidate() *schema.Schema { return s.candidate }
 
 func (s *protoSource) Compile(target *schema.Schema) (func() batch.Rows, error) {
+	if s.options.NoteUnknown {
+		return compileRaw(target, s.decoder)
+	}
 	p, err := proto.Compile(s.md, target, s.options)
 	if err != nil {
 		return nil, err
 	}
 	return func() batch.Rows { return p.NewBatch() }, nil
+}
+
+// decoder is Compile without the column of the raw record.
+func (s *protoSource) decoder(target *schema.Schema) (func() unknownRows, error) {
+	p, err := proto.Compile(s.md, target, s.options)
+	if err != nil {
+		return nil, err
+	}
+	return func() unknownRows { return p.NewBatch() }, nil
 }

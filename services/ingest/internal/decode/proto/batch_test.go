@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/icestream/icestream/internal/schema"
 )
@@ -17,6 +19,65 @@ func TestUnknownFieldsAreSkippedAndCounted(t *testing.T) {
 	require.NoError(t, tb.batch.Append([]byte{0x08, 1, 0x98, 0x01, 5, 0x12, 4, 0x50, 1, 0x08, 2}))
 	require.EqualValues(t, 2, tb.batch.Unknown())
 	require.Equal(t, fields{"a": int64(1), "in": fields{"b": int64(2)}}, tb.rows()[0])
+}
+
+// With NoteUnknown a record has an unknown field if and only if the count grows,
+// wherever the field is: in messages that become one value and in JSON text, too.
+func TestUnknownFieldsAreCountedWhereverTheyAre(t *testing.T) {
+	const text = `syntax = "proto2"; package p;
+import "google/protobuf/timestamp.proto"; import "google/protobuf/duration.proto"; import "google/protobuf/wrappers.proto";
+import "google/protobuf/field_mask.proto"; import "google/protobuf/struct.proto"; import "google/protobuf/any.proto";
+import "google/type/date.proto"; import "google/type/timeofday.proto"; import "google/type/decimal.proto"; import "confluent/type/decimal.proto";
+message M {
+  optional google.protobuf.Timestamp ts = 1; optional google.protobuf.Duration d = 2; optional google.type.Date date = 3;
+  optional google.type.TimeOfDay tod = 4; optional google.protobuf.FieldMask mask = 5; optional google.type.Decimal text = 6;
+  optional confluent.type.Decimal dec = 7; optional google.protobuf.Int32Value w = 8; optional google.protobuf.Struct js = 9;
+  optional Tree tree = 10; map<string, In> m = 11; repeated In l = 12; optional group G = 13 { optional int32 a = 1; }
+  repeated int32 packed = 14; extensions 100 to 200;
+}
+message In { optional int32 b = 1; }
+message Tree { optional Tree kid = 1; map<string, int32> m = 2; repeated int32 n = 3; optional google.protobuf.Any any = 4; extensions 100 to 200; }
+extend M { optional int32 x = 100; }
+extend Tree { optional int32 y = 100; }`
+	tb := newTable(t, text, "M", Options{NoteUnknown: true})
+	off := newTable(t, text, "M", Options{})
+	for _, known := range []string{
+		`ts { seconds: 1 nanos: 2 } d { seconds: 1 nanos: 2 } date { year: 2024 month: 1 day: 2 } tod { hours: 1 minutes: 2 seconds: 3 nanos: 4 }`,
+		`mask { paths: ["a", "b"] } text { value: "1" } dec { value: "\001" precision: 3 scale: 1 } w { value: 3 }`,
+		`js { fields { key: "a" value { list_value { values { number_value: 1 } } } } } m { key: "k" value { b: 1 } } l { b: 1 } G { a: 1 } packed: [1, 2]`,
+		`tree { kid { kid { m { key: "k" value: 1 } n: [1, 2] any { type_url: "t/p.In" value: "\x08\x01" }  } } }`,
+	} {
+		require.NoError(t, tb.text(known), known)
+		require.Zero(t, tb.batch.Unknown(), known)
+	}
+	const below = "\x98\x01\x05" // field 19
+	at := func(path []int, s string) []byte {
+		b := []byte(s)
+		for _, num := range slices.Backward(path) {
+			b = protowire.AppendBytes(protowire.AppendTag(nil, protowire.Number(num), protowire.BytesType), b)
+		}
+		return b
+	}
+	require.NoError(t, tb.batch.Append(at([]int{10, 1}, "\xa0\x06\x01")))
+	require.Contains(t, tb.rows()[4]["tree"].(fields)["kid"], "[p.y]")
+	require.Zero(t, tb.batch.Unknown(), "an extension that JSON text shows")
+	for name, record := range map[string][]byte{
+		"top": at(nil, below), "extension": at(nil, "\xa0\x06\x01"), "wire type": at(nil, "\x08\x01"),
+		"timestamp": at([]int{1}, below), "timestamp 3": at([]int{1}, "\x18\x01"), "timestamp wire": at([]int{1}, "\x0d\x01\x00\x00\x00"),
+		"duration 4": at([]int{2}, "\x20\x01"), "date 4": at([]int{3}, "\x08\x01\x10\x01\x18\x01\x20\x01"), "time of day 5": at([]int{4}, "\x28\x01"),
+		"mask": at([]int{5}, below), "mask wire": at([]int{5}, "\x08\x01"), "mask fixed": at([]int{5}, "\x0d\x01\x00\x00\x00"), "text": at([]int{6}, below),
+		"decimal": at([]int{7}, below), "decimal wire": at([]int{7}, "\x08\x01"), "wrapper": at([]int{8}, below),
+		"struct": at([]int{9}, below), "in struct": at([]int{9, 1}, "\x0a\x01k\x12\x04\x20\x01\x48\x01"), "tree": at([]int{10, 1, 1}, below),
+		"entry in tree": at([]int{10, 1, 2}, below), "wire type in tree": at([]int{10, 1}, "\x12\x00\x0d\x01\x00\x00\x00"),
+		"any in tree": at([]int{10, 1, 4}, "\x0a\x06t/p.In\x12\x03"+below), "entry": at([]int{11}, below), "in map": at([]int{11, 2}, below),
+		"in list": at([]int{12}, below), "in group": at(nil, "\x6b"+below+"\x6c"),
+	} {
+		before := tb.batch.Unknown()
+		require.NoError(t, tb.batch.Append(record), name)
+		require.Equal(t, before+1, tb.batch.Unknown(), name)
+		require.NoError(t, off.batch.Append(record), name)
+	}
+	require.Equal(t, off.rows(), tb.rows()[5:], "the option changes no value")
 }
 
 func TestRequiredFieldsMustBeThereAtEveryDepth(t *testing.T) {

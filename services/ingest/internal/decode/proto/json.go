@@ -6,6 +6,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
 	protobuf "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -20,12 +21,13 @@ import (
 type jsonText struct {
 	md       protoreflect.MessageDescriptor
 	resolver *dynamicpb.Types
+	note     bool // Options.NoteUnknown
 }
 
-func newJSONText(md protoreflect.MessageDescriptor) *jsonText {
+func newJSONText(md protoreflect.MessageDescriptor, note bool) *jsonText {
 	files := &protoregistry.Files{}
 	register(files, md.ParentFile())
-	return &jsonText{md: md, resolver: dynamicpb.NewTypes(files)}
+	return &jsonText{md: md, resolver: dynamicpb.NewTypes(files), note: note}
 }
 
 // register makes the file and all it imports known, so that an Any in it can be
@@ -66,6 +68,63 @@ func (j *jsonText) append(dst, s []byte, depth int) (out []byte, failed fail) {
 		return nil, failJSON
 	}
 	return buf.Bytes(), ok
+}
+
+// unknown reports whether an encoded message, which is well-formed, has fields that
+// its JSON text does not show, at any depth.
+func (j *jsonText) unknown(md protoreflect.MessageDescriptor, s []byte) bool {
+	var inner protoreflect.MessageDescriptor // of an Any
+	var packed []byte
+	for len(s) > 0 {
+		num, typ, n := protowire.ConsumeTag(s)
+		if n < 0 {
+			return true
+		}
+		s = s[n:]
+		size := protowire.ConsumeFieldValue(num, typ, s)
+		fd := j.field(md, num)
+		if size < 0 || fd == nil || typ != wireType(fd) && (typ != protowire.BytesType || !fd.IsList() || !isNumber(fd)) {
+			return true
+		}
+		value := s[:size]
+		s = s[size:]
+		if typ == protowire.BytesType {
+			value, _ = protowire.ConsumeBytes(value)
+		} else if typ == protowire.StartGroupType {
+			value, _ = protowire.ConsumeGroup(num, value)
+		}
+		switch {
+		case fd.Message() != nil:
+			if j.unknown(fd.Message(), value) {
+				return true
+			}
+		case md.FullName() == "google.protobuf.Any" && num == 1:
+			inner = nil
+			if t, err := j.resolver.FindMessageByURL(string(value)); err == nil {
+				inner = t.Descriptor()
+			}
+		case md.FullName() == "google.protobuf.Any":
+			packed = value
+		}
+	}
+	return inner != nil && j.unknown(inner, packed)
+}
+
+// field is the field of a number, extensions that JSON text shows among them.
+func (j *jsonText) field(md protoreflect.MessageDescriptor, num protowire.Number) protoreflect.FieldDescriptor {
+	if fd := md.Fields().ByNumber(num); fd != nil {
+		return fd
+	}
+	if x, err := j.resolver.FindExtensionByNumber(md.FullName(), num); err == nil {
+		return x.TypeDescriptor()
+	}
+	return nil
+}
+
+// isNumber reports whether values of the field can be packed.
+func isNumber(fd protoreflect.FieldDescriptor) bool {
+	t := wireType(fd)
+	return t != protowire.BytesType && t != protowire.StartGroupType
 }
 
 // isTime reports whether the column holds Arrow times of day.

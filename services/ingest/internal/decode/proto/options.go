@@ -34,6 +34,9 @@ type Options struct {
 	// TimeOfDayAsTime maps google.type.TimeOfDay to time instead of long. A table
 	// with a time column cannot be read by Spark.
 	TimeOfDayAsTime bool
+	// NoteUnknown counts also the unknown fields that are lost inside JSON text,
+	// so that Batch.Unknown grows with every record that has any.
+	NoteUnknown bool
 }
 
 // maxDepth is how deep messages may nest in a record, as in Google's parsers.
@@ -88,6 +91,7 @@ const (
 	failRequired
 	failComplex
 	failFull
+	failUnknown // of eachField's visit only: no failure
 )
 
 func (f fail) describe() (reason, detail string) {

@@ -416,7 +416,7 @@ func (w *builder) bindScalar(f *field, s shape, fd protoreflect.FieldDescriptor,
 	case shapeFieldMask:
 		f.conv = convMask
 	case shapeJSON:
-		f.conv, f.json = convJSON, newJSONText(fd.Message())
+		f.conv, f.json = convJSON, newJSONText(fd.Message(), w.opts.NoteUnknown)
 	case shapeMessage, shapeEmpty:
 		return errors.New("a struct is no scalar")
 	}

@@ -77,11 +77,15 @@ func (b *Batch) value(f *field, c *column.Column, s []byte, row, depth int) fail
 	}
 	switch f.conv {
 	case convJSON:
-		return b.storeText(f.json.append, c, s, row, depth)
+		failed := b.storeText(f.json.append, c, s, row, depth)
+		if failed == ok && f.json.note && f.json.unknown(f.json.md, s) {
+			b.unknown++
+		}
+		return failed
 	case convMask:
-		return b.storeText(appendMask, c, s, row, depth)
+		return b.storeText(b.appendMask, c, s, row, depth)
 	case convText:
-		return b.storeText(appendText, c, s, row, depth)
+		return b.storeText(b.appendText, c, s, row, depth)
 	case convDecimal, convDecimalText:
 		return b.decimal(f, c, s, row)
 	default:
@@ -100,7 +104,13 @@ func (b *Batch) time(f *field, c *column.Column, s []byte, row int) fail {
 			return failed
 		}
 	}
-	failed := b.readInts(s)
+	known := uint64(2)
+	if f.conv == convDate {
+		known = 3
+	} else if f.conv == convDayTime {
+		known = 4
+	}
+	failed := b.readInts(s, known)
 	if failed != ok {
 		return failed
 	}
@@ -142,15 +152,16 @@ func usualTime(s []byte) (seconds int64, nanos int32, usual bool) {
 	return seconds, nanos, i == len(s)
 }
 
-// readInts reads the varint fields 1 to 4 of a small message into b.ints.
-func (b *Batch) readInts(s []byte) fail {
+// readInts reads the varint fields 1 to known, at most 4, of a small message into
+// b.ints.
+func (b *Batch) readInts(s []byte, known uint64) fail {
 	b.ints = [5]uint64{}
 	for i := 0; i < len(s); {
 		var tag uint64
 		if tag, i = varint(s, i); i < 0 {
 			return failTruncated
 		}
-		if tag&7 == uint64(protowire.VarintType) && tag >= 1<<3 && tag < 5<<3 {
+		if tag&7 == uint64(protowire.VarintType) && tag >= 1<<3 && tag < (known+1)<<3 {
 			if b.ints[tag>>3], i = varint(s, i); i < 0 {
 				return failTruncated
 			}
@@ -242,8 +253,9 @@ func (b *Batch) storeText(text func(dst, s []byte, depth int) ([]byte, fail), c 
 }
 
 // eachField calls visit for the fields of a small message; bytes is set for
-// length-delimited ones, v for varints, others are only checked.
-func eachField(s []byte, visit func(num protowire.Number, v uint64, bytes []byte) fail) fail {
+// length-delimited ones, v for varints, others are only checked. What visit does not
+// know it answers with failUnknown: it is counted and skipped.
+func (b *Batch) eachField(s []byte, visit func(num protowire.Number, v uint64, bytes []byte) fail) fail {
 	for i := 0; i < len(s); {
 		var tag, v uint64
 		if tag, i = varint(s, i); i < 0 {
@@ -268,13 +280,18 @@ func eachField(s []byte, visit func(num protowire.Number, v uint64, bytes []byte
 			if failed != ok {
 				return failed
 			}
+			b.unknown++
 			i += n
 			continue
 		}
 		if num < protowire.MinValidNumber || num > protowire.MaxValidNumber {
 			return failTag
 		}
-		if failed := visit(num, v, field); failed != ok {
+		switch failed := visit(num, v, field); failed {
+		case ok:
+		case failUnknown:
+			b.unknown++
+		default:
 			return failed
 		}
 	}
@@ -282,11 +299,11 @@ func eachField(s []byte, visit func(num protowire.Number, v uint64, bytes []byte
 }
 
 // appendMask joins the paths of a field mask with commas.
-func appendMask(dst, s []byte, _ int) ([]byte, fail) {
+func (b *Batch) appendMask(dst, s []byte, _ int) ([]byte, fail) {
 	first := true
-	failed := eachField(s, func(num protowire.Number, _ uint64, path []byte) fail {
+	failed := b.eachField(s, func(num protowire.Number, _ uint64, path []byte) fail {
 		if num != 1 || path == nil {
-			return ok
+			return failUnknown
 		}
 		if !cell.ValidUTF8(path) {
 			return failUTF8
@@ -302,10 +319,10 @@ func appendMask(dst, s []byte, _ int) ([]byte, fail) {
 }
 
 // appendText takes the string of field 1, the last one if there are several.
-func appendText(dst, s []byte, _ int) ([]byte, fail) {
-	failed := eachField(s, func(num protowire.Number, _ uint64, text []byte) fail {
+func (b *Batch) appendText(dst, s []byte, _ int) ([]byte, fail) {
+	failed := b.eachField(s, func(num protowire.Number, _ uint64, text []byte) fail {
 		if num != 1 || text == nil {
-			return ok
+			return failUnknown
 		}
 		if !cell.ValidUTF8(text) {
 			return failUTF8
@@ -324,12 +341,15 @@ const maxScale = 1000
 func (b *Batch) decimal(f *field, c *column.Column, s []byte, row int) fail {
 	var unscaled []byte
 	scale := int32(0)
-	failed := eachField(s, func(num protowire.Number, v uint64, raw []byte) fail {
+	failed := b.eachField(s, func(num protowire.Number, v uint64, raw []byte) fail {
 		switch {
 		case num == 1 && raw != nil:
 			unscaled = raw
 		case num == 3 && raw == nil:
 			scale = int32(v)
+		case num == 2 && raw == nil: // the precision, which the digits show
+		default:
+			return failUnknown
 		}
 		return ok
 	})
