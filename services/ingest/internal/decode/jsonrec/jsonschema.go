@@ -303,27 +303,36 @@ func (r *reader) all(p place, o *object, list []any, in []*object) (*typ, error)
 	}
 	if t, err := r.plain(place{p.doc, own}, own, in); err != nil {
 		return nil, err
-	} else if t.kind != kindJSON {
+	} else {
 		parts = append(parts, t)
 	}
+	return together(parts), nil
+}
+
+// together is the type that is all of the given ones. Those that are any JSON say
+// nothing about it.
+func together(parts []*typ) *typ {
+	parts = slices.DeleteFunc(slices.Clone(parts), func(t *typ) bool { return t.kind == kindJSON })
+	if len(parts) == 0 {
+		return anyJSON()
+	}
 	merged := &typ{kind: kindStruct}
+	types := map[string][]*typ{}
 	for _, t := range parts {
 		if t.kind != kindStruct {
-			parts = slices.DeleteFunc(parts, func(t *typ) bool { return t.kind == kindJSON })
-			return common(parts), nil
+			return common(parts)
 		}
 		for _, f := range t.fields {
-			at := slices.IndexFunc(merged.fields, func(g field) bool { return g.name == f.name })
-			if at < 0 {
+			if types[f.name] == nil {
 				merged.fields = append(merged.fields, f)
-			} else if merged.fields[at].typ.kind == kindJSON {
-				merged.fields[at] = f
-			} else if !same(merged.fields[at].typ, f.typ) && f.typ.kind != kindJSON {
-				merged.fields[at].typ = anyJSON()
 			}
+			types[f.name] = append(types[f.name], f.typ)
 		}
 	}
-	return merged, nil
+	for i := range merged.fields {
+		merged.fields[i].typ = together(types[merged.fields[i].name])
+	}
+	return merged
 }
 
 // plain maps a schema by its own words.

@@ -96,6 +96,57 @@ func TestJSONSchemaBecomesColumns(t *testing.T) { // docs/other-formats.md, JSON
 	require.Equal(t, "a long, A_2 string, _lsn_3 string, _ string", of(t, `{"properties":{"a":{"type":"integer"},"A":{"type":"string"},"_lsn":{},"":{}}}`, nil))
 }
 
+func TestPartsOfAllOfThatSayNoTypeChangeNothing(t *testing.T) {
+	const (
+		a       = `{"type":"object","properties":{"a":{"type":"string"}}}`
+		b       = `{"properties":{"b":{"type":"integer"}}}`
+		check   = `{"if":{"required":["a"]},"then":{"required":["b"]}}`
+		tuple   = `{"type":"array","items":[{"type":"integer"}]}`
+		several = `{"oneOf":[{"type":"string"},{"type":"integer"}]}`
+	)
+	all := func(parts ...string) string { return `"allOf":[` + strings.Join(parts, ",") + `]` }
+	for inside, want := range map[string]string{
+		all(`{"type":"object"}`):                         "string",
+		all(`{"$ref":"#/definitions/free"}`):             "string",
+		all(tuple):                                       "string",
+		all(several):                                     "string",
+		all(`{"$ref":"#"}`):                              "string",
+		all(`{}`, `true`, check):                         "string",
+		all(check) + `,"description":"d"`:                "string",
+		all(`{"$ref":"#/definitions/free"}`, check):      "string",
+		all(a, check, b):                                 "struct{a string, b long}",
+		all(check, a, b):                                 "struct{a string, b long}",
+		all(a, b, check):                                 "struct{a string, b long}",
+		all(a, b) + `,"type":"object"`:                   "struct{a string, b long}",
+		all(a, check) + `,"properties":{"c":{}}`:         "struct{a string, c string}",
+		all(check, `{"type":"integer"}`):                 "long",
+		all(a, check, `{"type":"integer"}`):              "string",
+		all(a, b, `{"type":["object","null"]}`):          "struct{a string, b long}",
+		all(`{"type":"null"}`, check):                    "",
+		all(all2(`{"type":"object"}`), all2(a), all2(b)): "struct{a string, b long}",
+		all(`{"additionalProperties":false}`, a, check):  "struct{a string}",
+		all(`{"properties":{"m":`+a+`}}`, `{"properties":{"m":`+b+`}}`, `{"properties":{"m":{"properties":{"c":{}}}}}`): "struct{m struct{a string, b long, c string}}",
+		all(`{"properties":{"m":`+a+`}}`, `{"properties":{"m":{"type":"integer"}}}`, `{"properties":{"m":`+b+`}}`):      "struct{m string}",
+		all(a, `{"properties":{"a":{"minLength":1}}}`):                                                                  "struct{a string}",
+		all(`{"properties":{"a":{"minLength":1}}}`, a, tuple):                                                           "struct{a string}",
+	} {
+		text := `{"type":"object","properties":{"x":{` + inside + `},"y":{}},"definitions":{"free":{"type":"object"}}}`
+		if want != "" {
+			want = "x " + want + ", "
+		}
+		require.Equal(t, want+"y string", of(t, text, nil), inside)
+	}
+	root := `{` + all(`{"$ref":"#/definitions/free"}`) + `,"definitions":{"free":{"type":"object"}}}`
+	require.Equal(t, "value string", of(t, root, nil))
+	s, err := FromSchema(`{"properties":{"meta":{`+all(`{"type":"object"}`)+`}}}`, nil)
+	require.NoError(t, err)
+	x := newTool(t, s)
+	require.NoError(t, x.batch.Append([]byte(`{"meta":{"k":[1]}}`)))
+	require.Equal(t, `{"k":[1]}`, x.batch.Finish()[0].ValueStr(0))
+}
+
+func all2(part string) string { return `{"allOf":[` + part + `]}` }
+
 func TestJSONSchemaReferencesAreFollowed(t *testing.T) { // F9
 	require.Equal(t, "a long, b struct{c string, up string}", of(t, `{"type":"object","properties":{
 		"a":{"$ref":"#/definitions/n"},"b":{"$ref":"other.json#/$defs/o"}},"definitions":{"n":{"type":"integer"}}}`,
