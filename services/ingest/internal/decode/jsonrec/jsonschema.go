@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/big"
 	"slices"
@@ -20,23 +21,17 @@ const maxNodes = 20000
 // FromSchema is the shape of the records of a JSON Schema. References are the texts of
 // the schemas that it uses, by the name by which $ref uses them.
 func FromSchema(text string, references map[string]string) (*Shape, error) {
-	r := &reader{docs: map[string]*document{}}
 	root, err := parseDocument("", text)
 	if err != nil {
 		return nil, fmt.Errorf("reading the JSON Schema: %w", err)
 	}
-	r.docs[""] = root
-	for name, ref := range references {
-		d, err := parseDocument(name, ref)
+	r := &reader{docs: []*document{root}}
+	for _, name := range slices.Sorted(maps.Keys(references)) {
+		d, err := parseDocument(name, references[name])
 		if err != nil {
 			return nil, fmt.Errorf("reading the JSON Schema: reference %s: %w", name, err)
 		}
-		r.docs[name] = d
-	}
-	for _, d := range r.docs {
-		if id := d.id(); id != "" && r.docs[id] == nil {
-			r.docs[id] = d
-		}
+		r.docs = append(r.docs, d)
 	}
 	t, err := r.read(place{root, root.root}, nil)
 	if err != nil {
@@ -61,16 +56,10 @@ func (o *object) text(key string) string {
 }
 
 type document struct {
-	name string
+	name string // of the reference, "" for the schema itself
+	id   string // its $id without a fragment
+	text string
 	root any
-}
-
-func (d *document) id() string {
-	o, ok := d.root.(*object)
-	if !ok {
-		return ""
-	}
-	return o.text("$id")
 }
 
 func parseDocument(name, text string) (*document, error) {
@@ -83,9 +72,12 @@ func parseDocument(name, text string) (*document, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("there is more text behind the schema")
 	}
-	switch v.(type) {
-	case *object, bool:
-		return &document{name, v}, nil
+	switch v := v.(type) {
+	case bool:
+		return &document{name: name, text: text, root: v}, nil
+	case *object:
+		id, _, _ := strings.Cut(v.text("$id"), "#")
+		return &document{name: name, id: id, text: text, root: v}, nil
 	}
 	return nil, errors.New("it is neither an object nor a boolean")
 }
@@ -142,7 +134,7 @@ type place struct {
 }
 
 type reader struct {
-	docs  map[string]*document
+	docs  []*document // the schema itself, then its references by name
 	nodes int
 }
 
@@ -182,16 +174,9 @@ func (r *reader) read(p place, in []*object) (*typ, error) {
 func (r *reader) resolve(doc *document, ref string) (place, error) {
 	name, pointer, _ := strings.Cut(ref, "#")
 	if name != "" {
-		found := r.docs[name]
-		if found == nil { // relative to the $id, which ends with the name
-			for known, d := range r.docs {
-				if known != "" && (strings.HasSuffix(known, "/"+name) || strings.HasSuffix(name, "/"+known)) {
-					found = d
-				}
-			}
-		}
-		if found == nil {
-			return place{}, fmt.Errorf("$ref %q names none of the references", ref)
+		found, err := r.document(doc, name)
+		if err != nil {
+			return place{}, fmt.Errorf("$ref %q %w", ref, err)
 		}
 		doc = found
 	}

@@ -159,6 +159,56 @@ func TestJSONSchemaReferencesAreFollowed(t *testing.T) { // F9
 	}
 }
 
+func TestReferencesWithTheSameLastNameAreToldApart(t *testing.T) { // F9
+	const a, b = `{"properties":{"a":{"type":"string"}}}`, `{"properties":{"b":{"type":"integer"}}}`
+	from := func(id, ref string) string {
+		return `{"$id":"` + id + `","type":"object","properties":{"x":{"$ref":"` + ref + `"}}}`
+	}
+	named := func(id, text string) string { return `{"$id":"` + id + `",` + text[1:] }
+	for _, c := range []struct {
+		root string
+		refs map[string]string
+		want string
+	}{
+		{from("", "common.json"), map[string]string{"common.json": a, "b/common.json": b}, "x struct{a string}"},
+		{from("", "http://x/b/common.json"), map[string]string{"http://x/a/common.json": a, "http://x/b/common.json": b}, "x struct{b long}"},
+		{from("http://x/a/root.json", "common.json"), map[string]string{"http://x/a/common.json": a, "http://x/b/common.json": b}, "x struct{a string}"},
+		{from("http://x/a/root.json", "common.json#"), map[string]string{"1": named("http://x/a/common.json", a), "2": named("http://x/b/common.json", b)}, "x struct{a string}"},
+		{from("http://x/a/root.json", "../b/common.json"), map[string]string{"1": named("http://x/a/common.json", a), "2": named("http://x/b/common.json", b)}, "x struct{b long}"},
+		{from("", "b/order.json"), map[string]string{"a/common.json": a, "b/common.json": b, "b/order.json": from("", "common.json")}, "x struct{x struct{b long}}"},
+		{from("", "b/order.json"), map[string]string{"a/common.json": a, "b/common.json": b, "b/order.json": from("", "../a/common.json")}, "x struct{x struct{a string}}"},
+		{from("", "common.json"), map[string]string{"a/common.json": a, "b/other.json": b}, "x struct{a string}"},
+		{from("", "http://x/a/common.json"), map[string]string{"common.json": a, "other.json": b}, "x struct{a string}"},
+		{from("", "http://x/a/common.json"), map[string]string{"common.json": b, "a/common.json": a}, "x struct{a string}"},
+		{from("", "common.json"), map[string]string{"a/common.json": named("http://x/common.json", a), "b/other.json": b}, "x struct{a string}"},
+		{from("", "http://x/c.json"), map[string]string{"1": named("http://x/c.json", a), "2": named("http://x/c.json", a)}, "x struct{a string}"},
+		{from("http://x/c.json", "c.json"), map[string]string{"a/other.json": b}, "x string"}, // inside itself
+	} {
+		for range 20 { // maps have another order each time
+			require.Equal(t, c.want, of(t, c.root, c.refs), "%s %v", c.root, c.refs)
+		}
+	}
+	for want, c := range map[string]struct {
+		root string
+		refs map[string]string
+	}{
+		`property x: $ref "common.json" may be any of a/common.json, b/common.json`: {
+			from("", "common.json"), map[string]string{"a/common.json": a, "b/common.json": b},
+		},
+		`property x: $ref "common.json" may be any of 1, 2`: {
+			from("", "common.json"), map[string]string{"1": named("http://x/a/common.json", a), "2": named("http://x/b/common.json", b)},
+		},
+		`property x: $ref "http://x/c.json" may be any of 1, 2`: {
+			from("", "http://x/c.json"), map[string]string{"1": named("http://x/c.json", a), "2": named("http://x/c.json", b)},
+		},
+	} {
+		for range 20 {
+			_, err := FromSchema(c.root, c.refs)
+			require.ErrorContains(t, err, want)
+		}
+	}
+}
+
 func TestSchemasThatAreNoneAreRefused(t *testing.T) {
 	for _, bad := range []string{``, `{`, `7`, `"x"`, `{} {}`, property(`{"type":"int"}`), strings.Repeat(`{"a":`, 600), `{"type":"null"}`} {
 		s, err := FromSchema(bad, nil)
