@@ -11,7 +11,9 @@ import "github.com/icestream/icestream/internal/ident"
 //   - ambiguity is sticky: no later answer turns it into a rejection;
 //   - while the head still is the attempt's base, the same staged snapshot is
 //     sent again, so it lands once at most;
-//   - absence is proven only when the head has left the base without it.
+//   - absence is proven only when the head has left the base without it. Where
+//     an ambiguous attempt is refused again and again at a head that stands, the
+//     base is left on purpose, by an empty snapshot.
 //
 // Events go in through Next; the effect that comes out is to be carried out, and
 // its result is the next event. The zero value is not usable.
@@ -20,7 +22,9 @@ type Attempt struct {
 	schema    int32 // table schema id that it was staged against
 	epoch     ident.WriterEpoch
 	ambiguous bool // some request of ours may still arrive at the catalog
-	refusals  int  // consecutive typed refusals, none of them ambiguous
+	refusals  int  // requests that were refused for certain
+	refused   bool // the last one was
+	denied    bool // it was, by something other than a conflict
 	over      bool
 }
 
@@ -64,6 +68,12 @@ const (
 	// Fenced: a committer with a higher writer epoch owns the table. Stop
 	// writing. The commit will never land.
 	Fenced
+	// Displace lands an empty snapshot on the base, so that the head leaves it;
+	// then look. Wait a back-off before it.
+	Displace
+	// Denied: the catalog does not want the change, the head still is the base,
+	// and no request is on its way. No file is free before the head leaves it.
+	Denied
 )
 
 // String returns the effect in lower case.
@@ -81,6 +91,10 @@ func (e Effect) String() string {
 		return "restage"
 	case Fenced:
 		return "fenced"
+	case Displace:
+		return "displace"
+	case Denied:
+		return "denied"
 	default:
 		return "none"
 	}
@@ -104,6 +118,9 @@ const (
 	// Unknown: anything else, a timeout or a broken connection above all. The
 	// request may have landed, or may land later.
 	Unknown
+	// Forbidden: a definite no that is no conflict: the request is bad, or our
+	// rights do not suffice. Some catalogs answer a conflict so too.
+	Forbidden
 )
 
 // Looked is the result of a Look at the table.
@@ -129,15 +146,16 @@ func (Looked) event() {}
 const maxRefusals = 3
 
 // Next takes an event in and returns what is to be done. After Landed, Rejected,
-// Restage or Fenced the attempt is over and must not be fed again.
+// Restage, Fenced or Denied the attempt is over and must not be fed again.
 func (a *Attempt) Next(ev Event) Effect {
 	if a.over {
 		return 0
 	}
 	switch ev := ev.(type) {
 	case Sent:
+		a.refused, a.denied = ev.Answer == Refused || ev.Answer == Forbidden, ev.Answer == Forbidden
 		switch ev.Answer {
-		case Refused:
+		case Refused, Forbidden:
 			a.refusals++
 		case Unknown:
 			a.ambiguous = true
@@ -146,7 +164,7 @@ func (a *Attempt) Next(ev Event) Effect {
 		return Look
 	case Looked:
 		e := a.looked(ev)
-		a.over = e == Landed || e == Rejected || e == Restage || e == Fenced
+		a.over = e == Landed || e == Rejected || e == Restage || e == Fenced || e == Denied
 		return e
 	default:
 		return 0
@@ -163,10 +181,18 @@ func (a *Attempt) looked(l Looked) Effect {
 		return Fenced
 	case l.SnapshotID != a.base:
 		return Rejected
+	case a.ambiguous && a.refused && (l.SchemaID != a.schema || a.refusals >= maxRefusals):
+		// The catalog will never take this request as it is, and an older one that
+		// is on its way cannot land any more once the head has left the base.
+		return Displace
 	case a.ambiguous:
 		// Not there yet, and the head has not moved: that proves nothing.
 		return Send
-	case l.SchemaID != a.schema, a.refusals >= maxRefusals:
+	case l.SchemaID != a.schema:
+		return Restage
+	case a.denied:
+		return Denied
+	case a.refusals >= maxRefusals:
 		return Restage
 	default:
 		return Send

@@ -14,6 +14,7 @@ func headAt(id int64) Looked { return Looked{SnapshotID: id, SchemaID: 1, Epoch:
 
 func TestAttempt(t *testing.T) {
 	accepted, refused, unknown := Sent{Accepted}, Sent{Refused}, Sent{Unknown}
+	denied := Sent{Forbidden}
 	found := Looked{Found: true, SnapshotID: 11, SchemaID: 1, Epoch: 5}
 	failed := Looked{Failed: true}
 	type step struct {
@@ -37,11 +38,32 @@ func TestAttempt(t *testing.T) {
 			{headAt(10), Send},
 			{refused, Look},
 			{headAt(10), Send},
-			{refused, Look},
-			{headAt(10), Send},
-			{refused, Look},
-			{headAt(10), Send},
 		}},
+		{"ambiguity that is refused at a head that stands is settled by displacing it", []step{
+			{unknown, Look},
+			{headAt(10), Send},
+			{refused, Look},
+			{headAt(10), Send},
+			{refused, Look},
+			{headAt(10), Send},
+			{refused, Look},
+			{headAt(10), Displace},
+			{failed, Look},
+			{headAt(10), Displace},
+			{headAt(11), Rejected},
+		}},
+		{"a request that was on its way may be quicker than the empty snapshot", []step{
+			{unknown, Look}, {headAt(10), Send}, {refused, Look}, {Looked{SnapshotID: 10, SchemaID: 2, Epoch: 5}, Displace}, {found, Landed},
+		}},
+		{"ambiguous, and the schema changed by others without a snapshot: displaced at the first refusal", []step{
+			{unknown, Look}, {Looked{SnapshotID: 10, SchemaID: 2, Epoch: 5}, Send}, {refused, Look}, {Looked{SnapshotID: 10, SchemaID: 2, Epoch: 5}, Displace},
+		}},
+		{"a denial ends an attempt", []step{{denied, Look}, {failed, Look}, {headAt(10), Denied}}},
+		{"unless it was a conflict: the head moved", []step{{denied, Look}, {headAt(12), Rejected}}},
+		{"unless it was a conflict: the schema moved", []step{{denied, Look}, {Looked{SnapshotID: 10, SchemaID: 2, Epoch: 5}, Restage}}},
+		{"unless it is there after all", []step{{denied, Look}, {found, Landed}}},
+		{"a denial after an answer that was lost settles nothing", []step{{unknown, Look}, {headAt(10), Send}, {denied, Look}, {headAt(10), Send}}},
+		{"an answer that is lost after a conflict takes the denial back", []step{{refused, Look}, {headAt(10), Send}, {unknown, Look}, {headAt(10), Send}}},
 		{"ambiguity is settled by the head leaving the base", []step{{unknown, Look}, {headAt(10), Send}, {unknown, Look}, {headAt(12), Rejected}}},
 		{"a conflict with another snapshot is a rejection", []step{{refused, Look}, {headAt(12), Rejected}}},
 		{"C10: a catalog that answers 409 for a while is offered the same again", []step{{refused, Look}, {headAt(10), Send}, {refused, Look}, {headAt(10), Send}, {accepted, Look}, {found, Landed}}},
@@ -67,51 +89,66 @@ func TestAttempt(t *testing.T) {
 // an attempt rejected only when no request of it can land any more, and landed
 // only when one did.
 func TestAttemptNeverGivesFilesFreeThatMayLand(t *testing.T) {
-	const base = int64(10)
+	outcomes := map[Effect]int{}
 	for seed := range uint64(3000) {
-		r := rand.New(rand.NewPCG(seed, 1))
-		head, landed, inflight := base, false, 0
-		apply := func() { // assert-ref-snapshot-id
-			if head == base {
-				head, landed = base+1, true
-			}
+		outcomes[attemptAtANaiveCatalog(t, seed)]++
+	}
+	for _, e := range []Effect{Landed, Rejected, Restage, Denied} {
+		require.NotZero(t, outcomes[e], "%v never came up", e)
+	}
+}
+
+func attemptAtANaiveCatalog(t *testing.T, seed uint64) Effect {
+	const base = int64(10)
+	r := rand.New(rand.NewPCG(seed, 1))
+	head, landed, inflight := base, false, 0
+	apply := func() { // assert-ref-snapshot-id
+		if head == base {
+			head, landed = base+1, true
 		}
-		a := NewAttempt(Base{SnapshotID: base, SchemaID: 1, Epoch: 5})
-		effect := Send
-		for steps := 0; ; steps++ {
-			require.Less(t, steps, 10_000, "seed %d: the attempt does not end", seed)
-			if inflight > 0 && r.IntN(4) == 0 {
-				inflight--
-				apply()
+	}
+	a := NewAttempt(Base{SnapshotID: base, SchemaID: 1, Epoch: 5})
+	effect := Send
+	for steps := 0; ; steps++ {
+		require.Less(t, steps, 10_000, "seed %d: the attempt does not end", seed)
+		if inflight > 0 && r.IntN(4) == 0 {
+			inflight--
+			apply()
+		}
+		if r.IntN(20) == 0 { // a foreign commit
+			head += 100
+		}
+		switch effect {
+		case Send:
+			effect = a.Next(Sent{answer(r, head == base, apply, &inflight)})
+		case Look:
+			effect = a.Next(Looked{Failed: r.IntN(3) == 0, Found: landed, SnapshotID: head, SchemaID: 1, Epoch: 5})
+		case Displace: // lands, or does not
+			if r.IntN(2) == 0 && head == base {
+				head = base + 50
 			}
-			if r.IntN(20) == 0 { // a foreign commit
-				head += 100
-			}
-			switch effect {
-			case Send:
-				effect = a.Next(Sent{answer(r, head == base, apply, &inflight)})
-			case Look:
-				effect = a.Next(Looked{Failed: r.IntN(3) == 0, Found: landed, SnapshotID: head, SchemaID: 1, Epoch: 5})
-			case Landed:
-				require.True(t, landed, "seed %d", seed)
-			case Rejected:
-				require.False(t, landed, "seed %d: rejected although it landed", seed)
-				require.NotEqual(t, base, head, "seed %d: a late request could still land", seed)
-			case Restage:
-				require.False(t, landed, "seed %d", seed)
-				require.Zero(t, inflight, "seed %d: staged anew while a request is on its way", seed)
-			default:
-				require.Fail(t, "unexpected effect", "seed %d: %v", seed, effect)
-			}
-			if effect == Landed || effect == Rejected || effect == Restage {
-				break
-			}
+			effect = Look
+		case Landed:
+			require.True(t, landed, "seed %d", seed)
+			return effect
+		case Rejected:
+			require.False(t, landed, "seed %d: rejected although it landed", seed)
+			require.NotEqual(t, base, head, "seed %d: a late request could still land", seed)
+			return effect
+		case Restage, Denied:
+			require.False(t, landed, "seed %d", seed)
+			require.Zero(t, inflight, "seed %d: %v while a request is on its way", seed, effect)
+			return effect
+		default:
+			require.Fail(t, "unexpected effect", "seed %d: %v", seed, effect)
 		}
 	}
 }
 
 func answer(r *rand.Rand, atBase bool, apply func(), inflight *int) Answer {
-	switch r.IntN(6) {
+	switch r.IntN(7) {
+	case 6:
+		return Forbidden
 	case 0:
 		return Unknown // lost before it arrived
 	case 1:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/committer/internal/lake"
 )
 
 func field(name string, number int32, k schema.Kind) *schema.Node {
@@ -42,6 +43,66 @@ func evolving(t *testing.T, test func(t *testing.T, r *rig)) {
 		r.accepted("schema id 1", 0, field("id", 1, schema.Long), field("units", 2, schema.String))
 		test(t, r)
 		require.NoError(t, r.stop())
+	})
+}
+
+// G8, G10: a change that the catalog does not want is an answer to who proposed it;
+// everybody else's rows go on.
+func TestASchemaThatTheCatalogDeniesHoldsNobodyElseUp(t *testing.T) {
+	for _, lostBefore := range []int{0, 1} {
+		evolving(t, func(t *testing.T, r *rig) {
+			lost := lostBefore
+			r.lake.view(func() {
+				r.lake.answer = func(kind string) mood {
+					switch {
+					case kind != lake.KindSchema:
+						return fine
+					case lost > 0: // whether it lands later is not known
+						lost--
+						return late
+					default:
+						return denies
+					}
+				}
+			})
+			_, err := r.propose("schema id 2", 0, field("id", 1, schema.Long), field("odd", 3, schema.Double))
+			require.ErrorIs(t, err, fault.Of(fault.InvalidArgument))
+			require.ErrorContains(t, err, "not supported here")
+			r.lake.view(func() {
+				for _, arrive := range r.lake.inflight {
+					arrive()
+				}
+			})
+			require.Nil(t, r.head().Schema.Column("odd"))
+			r.log.grow(part(0), 10)
+			_, err = r.table.CommitNow(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, int64(10), r.head().State.Positions()[part(0)].Next)
+			r.lake.view(func() { r.lake.answer = nil })
+			r.accepted("schema id 2", 0, field("id", 1, schema.Long), field("odd", 3, schema.Double))
+			r.check()
+		})
+	}
+}
+
+// An answer was lost, and somebody changes the schema without a snapshot: the head
+// never moves by itself, and the catalog refuses the request for ever.
+func TestALostAnswerIsSettledWhereOthersChangedTheSchemaWithoutASnapshot(t *testing.T) {
+	evolving(t, func(t *testing.T, r *rig) {
+		first := true
+		r.lake.view(func() {
+			r.lake.answer = func(kind string) mood {
+				if kind != lake.KindSchema || !first {
+					return fine
+				}
+				first = false
+				r.lake.schema, r.lake.schemaID = r.lake.schema.Clone(), r.lake.schemaID+1
+				return neverArrived
+			}
+		})
+		s := r.accepted("schema id 2", 0, field("id", 1, schema.Long), field("odd", 3, schema.Double))
+		require.NotNil(t, s.Column("odd"))
+		r.check()
 	})
 }
 

@@ -31,7 +31,8 @@ type fakeLake struct {
 	numbers  map[string]schema.NumberMap
 	evolved  lake.Evolution
 	staged   map[*lake.Staged]lake.Change
-	inflight []func() // requests that the catalog got and has not looked at
+	schemaAt map[*lake.Staged]int32 // asserted where the change brings a schema
+	inflight []func()               // requests that the catalog got and has not looked at
 	deleted  map[string]bool
 	written  map[ident.UUID][]string // files that exist, by attempt
 	intents  map[ident.UUID]bool
@@ -56,6 +57,7 @@ const (
 	neverArrived
 	late
 	refuses
+	denies // a definite no: the request is bad
 )
 
 type fakeSnapshot struct {
@@ -72,7 +74,7 @@ func newFakeLake() *fakeLake {
 	columns.AssignIDs()
 	return &fakeLake{
 		uuid: ident.UUID{1}, snaps: map[int64]*fakeSnapshot{}, schema: columns, numbers: map[string]schema.NumberMap{},
-		staged: map[*lake.Staged]lake.Change{}, deleted: map[string]bool{}, written: map[ident.UUID][]string{},
+		staged: map[*lake.Staged]lake.Change{}, schemaAt: map[*lake.Staged]int32{}, deleted: map[string]bool{}, written: map[ident.UUID][]string{},
 		intents: map[ident.UUID]bool{}, applied: map[ident.UUID]int64{},
 		marked: map[ident.Partition]map[int64]ident.UUID{},
 	}
@@ -121,7 +123,7 @@ func (f *fakeLake) violate(format string, args ...any) {
 
 // land applies a request if it asserts the head.
 func (f *fakeLake) land(st *lake.Staged, c lake.Change) bool {
-	if f.head != st.Base {
+	if f.head != st.Base || c.Schema != nil && f.schemaAt[st] != f.schemaID {
 		return false
 	}
 	if f.snaps[st.SnapshotID] != nil {
@@ -214,7 +216,7 @@ func (c *client) Stage(_ context.Context, ch lake.Change) (*lake.Staged, error) 
 			}
 		}
 	}
-	f.staged[st] = ch
+	f.staged[st], f.schemaAt[st] = ch, c.at.SchemaID
 	return st, nil
 }
 
@@ -239,6 +241,8 @@ func (c *client) Send(_ context.Context, st *lake.Staged) error {
 	case late:
 		f.inflight = append(f.inflight, func() { f.land(st, ch) })
 		return errLost
+	case denies:
+		return fault.New(fault.InvalidArgument, "a column of that type is not supported here")
 	case refuses:
 		return fault.New(fault.Conflict, "the catalog is in a bad mood")
 	default:

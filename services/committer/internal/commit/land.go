@@ -28,7 +28,8 @@ type plan func(head lake.Head) (lake.Change, error)
 
 // land brings one change into the table and returns the head that holds it. It
 // tries without end: it returns an error only when the plan does, when the table
-// must not be written any more (fenced, stopped), or when ctx ends.
+// must not be written any more (fenced, stopped), when ctx ends, or, for the kinds
+// that the others do not wait for, when the catalog denies the change.
 //
 // takeover is set for the writer fence alone, which no higher epoch stops.
 func (t *Table) land(ctx context.Context, kind string, takeover bool, p plan) (lake.Head, error) {
@@ -62,7 +63,14 @@ func (t *Table) land(ctx context.Context, kind string, takeover bool, p plan) (l
 			if change.Expire != nil {
 				t.expired = staged
 			}
+			t.settleDenied(ctx)
 			return t.head, nil
+		case Denied:
+			t.status.fine(atCommit)
+			if t.denied = append(t.denied, denial{kind: kind, staged: staged}); len(t.denied) > maxDenied {
+				t.denied = t.denied[1:]
+			}
+			return t.head, t.denies
 		case Fenced:
 			return t.head, t.fencedBy()
 		case Restage:
@@ -85,6 +93,8 @@ func (t *Table) attempt(ctx context.Context, kind string, takeover bool, id iden
 	a := NewAttempt(Base{SnapshotID: t.head.SnapshotID, SchemaID: t.head.SchemaID, Epoch: epoch})
 	started := time.Now()
 	effect, away := Send, false
+	var anchors []*lake.Staged
+	defer func() { t.discardLost(ctx, anchors) }()
 	for sends := 0; ; {
 		switch effect {
 		case Send:
@@ -109,6 +119,14 @@ func (t *Table) attempt(ctx context.Context, kind string, takeover bool, id iden
 				pause.Reset()
 			}
 			effect = a.Next(l)
+		case Displace:
+			if err := t.retry(ctx, pause, kind, errDisplaced); err != nil {
+				return 0, err
+			}
+			if anchor := t.displace(ctx); anchor != nil {
+				anchors = append(anchors, anchor)
+			}
+			effect = Look
 		default:
 			outcome := effect.String()
 			if a.Ambiguous() {
@@ -116,6 +134,60 @@ func (t *Table) attempt(ctx context.Context, kind string, takeover bool, id iden
 			}
 			t.observe.Attempted(kind, outcome, time.Since(started))
 			return effect, nil
+		}
+	}
+}
+
+var errDisplaced = errors.New("the catalog refuses the commit now, and whether an earlier request still lands is not known; an empty snapshot settles it")
+
+// displace offers an empty snapshot on the head. Whether it landed does not
+// matter: the look that follows decides by the head alone.
+func (t *Table) displace(ctx context.Context) *lake.Staged {
+	id := NewID()
+	staged, err := t.lake.Stage(ctx, lake.Change{CommitID: id, Kind: lake.KindAnchor, State: anchored(t.head.State, id, t.applied)})
+	if err != nil {
+		t.log.Warn("staging an empty snapshot", "error", err)
+		return nil
+	}
+	t.send(ctx, lake.KindAnchor, staged)
+	return staged
+}
+
+// discardLost removes the manifests of empty snapshots that did not land, once
+// the head has left their base.
+func (t *Table) discardLost(ctx context.Context, anchors []*lake.Staged) {
+	for _, a := range anchors {
+		if a.Base != t.head.SnapshotID && !t.lake.Find(a.CommitID) {
+			t.lake.Discard(ctx, a)
+		}
+	}
+}
+
+// denial is a change that the catalog did not want. Its files are free when the
+// head has left its base.
+type denial struct {
+	kind   string
+	staged *lake.Staged
+}
+
+// maxDenied bounds what is remembered of denied changes: who is denied asks again.
+// What is forgotten is settled by the next take-over; some metadata stays.
+const maxDenied = 100
+
+// settleDenied removes the files of denied changes after a commit has landed.
+func (t *Table) settleDenied(ctx context.Context) {
+	list := t.denied
+	t.denied = nil
+	for _, d := range list {
+		if t.lake.Find(d.staged.CommitID) || d.staged.Base == t.head.SnapshotID {
+			continue // the next take-over settles what it left
+		}
+		t.lake.Discard(ctx, d.staged)
+		if d.kind != lake.KindReplay {
+			continue // it has no data files
+		}
+		if err := t.undo(ctx, func(in lake.Intent) bool { return in.Attempt == d.staged.CommitID }); err != nil {
+			t.log.Warn("files of a change that the catalog denied stay until the next start", "commit", d.staged.CommitID, "error", err)
 		}
 	}
 }
@@ -133,12 +205,21 @@ func (t *Table) send(ctx context.Context, kind string, staged *lake.Staged) Sent
 	case fault.ReasonOf(err) == fault.Conflict:
 		t.log.Info("the catalog refused a commit", "kind", kind, "error", err)
 		return Sent{Refused}
+	case deniable(kind) && (fault.ReasonOf(err) == fault.InvalidArgument || fault.ReasonOf(err) == fault.Unauthorized):
+		t.denies = fmt.Errorf("sending the %s commit: %w", kind, err)
+		t.log.Warn("the catalog denies a commit", "kind", kind, "error", err)
+		t.status.failed(atCommit, t.denies)
+		return Sent{Forbidden}
 	default:
 		t.log.Warn("the outcome of a commit is unknown", "kind", kind, "error", err)
 		t.status.failed(atCommit, fmt.Errorf("sending the %s commit: %w", kind, err))
 		return Sent{Unknown}
 	}
 }
+
+// deniable reports whether a change of that kind may be given up: somebody asked
+// for it and hears of it, and everything else of the table goes on without it.
+func deniable(kind string) bool { return kind == lake.KindSchema || kind == lake.KindReplay }
 
 // look reloads the table and looks for the commit. Only an error that ends the
 // writing of the table is returned; a catalog that is away is a failed look.

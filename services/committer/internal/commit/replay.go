@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/icestream/icestream/internal/fault"
@@ -80,7 +81,8 @@ var errTicket = errors.New("the table was taken over since the replay began: beg
 //     every successor applies before it replays anything.
 //  4. The buffer is told.
 //
-// After an error nothing has landed and the files are gone, unless ctx ended.
+// After an error nothing has landed and the files are gone, unless ctx ended; those
+// of a replay that the catalog denied go after the next commit.
 func (t *Table) LandReplay(ctx context.Context, r Replay) (Replayed, error) {
 	return ask(ctx, t, func(ctx context.Context) (Replayed, error) {
 		head, err := t.land(ctx, lake.KindReplay, false, func(head lake.Head) (lake.Change, error) {
@@ -94,7 +96,7 @@ func (t *Table) LandReplay(ctx context.Context, r Replay) (Replayed, error) {
 			return lake.Change{CommitID: r.ID, State: state, Files: r.Files}, nil
 		})
 		if err != nil {
-			if !stops(err) && !ended(ctx) {
+			if !stops(err) && !ended(ctx) && !t.awaitsProof(r.ID) {
 				t.dropReplay(ctx, r, err)
 			}
 			return Replayed{}, err
@@ -106,6 +108,11 @@ func (t *Table) LandReplay(ctx context.Context, r Replay) (Replayed, error) {
 		t.report(ctx)
 		return Replayed{SnapshotID: head.SnapshotID, Marked: t.applied[r.ID]}, nil
 	})
+}
+
+// awaitsProof reports whether the files of a denied change have to stay for now.
+func (t *Table) awaitsProof(id ident.UUID) bool {
+	return slices.ContainsFunc(t.denied, func(d denial) bool { return d.staged.CommitID == id })
 }
 
 // dropReplay removes the files of a replay that cannot land: as in giveUp, land

@@ -281,6 +281,36 @@ func TestACrashWhileAReplayIsSentIsSettledByTheFence(t *testing.T) {
 	}
 }
 
+// G6: the files of a replay that the catalog denies stay until the head has left
+// what the replay was staged on.
+func TestAReplayThatTheCatalogDeniesIsAnAnswerAndItsFilesGoLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := poisoned(t)
+		r.lake.view(func() {
+			r.lake.answer = func(kind string) mood {
+				if kind == lake.KindReplay {
+					return denies
+				}
+				return fine
+			}
+		})
+		bad := r.replayOf(r.ticket(), 7)
+		_, err := r.table.LandReplay(t.Context(), bad)
+		require.ErrorIs(t, err, fault.Of(fault.InvalidArgument))
+		r.lake.view(func() { require.False(t, r.lake.deleted[bad.Files[0].Path], "nothing proves that it never lands") })
+		r.log.grow(part(0), 5)
+		_, err = r.table.CommitNow(t.Context())
+		require.NoError(t, err)
+		r.lake.view(func() { require.True(t, r.lake.deleted[bad.Files[0].Path]) })
+		r.requireReplayed()
+		r.lake.view(func() { r.lake.answer = nil })
+		_, err = r.table.LandReplay(t.Context(), r.replayOf(r.ticket(), 7))
+		require.NoError(t, err)
+		r.requireReplayed(7)
+		require.NoError(t, r.stop())
+	})
+}
+
 func TestAReplayThatDoesNotFitTheTableIsRefusedAndItsFilesGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := poisoned(t)

@@ -129,6 +129,8 @@ type Table struct {
 	lastFence    time.Time
 	lastPoll     time.Time
 	lastError    error
+	denies       error        // why the catalog denied a change
+	denied       []denial     // whose files are not removed yet
 	talkAt       time.Time    // not before this is the buffer talked to again
 	outboxAt     time.Time    // not before this is the outbox tried again
 	late         bool         // the outbox was put off under pressure
