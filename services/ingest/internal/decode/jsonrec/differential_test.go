@@ -107,9 +107,9 @@ func (g *gen) text(t *typ, depth int) string {
 		return g.good(3, `"2024-02-29"`, `"0001-01-01"`, `"9999-12-31"`, `"2023-02-29"`, `"2024-1-1"`, `"x"`)
 	case kindTimestamp:
 		if t.column.Kind == schema.Timestamp {
-			return g.good(2, `"2024-02-29 12:34:56"`, `"2024-02-29T12:34:56.5"`, `"2024-02-29T12:34:56Z"`)
+			return g.good(3, `"2024-02-29 12:34:56"`, `"2024-02-29T12:34:56.5"`, `"2016-12-31T23:59:60"`, `"2024-02-29T12:34:56Z"`, `"2016-12-31T23:58:60"`)
 		}
-		return g.good(3, `"2024-02-29T12:34:56Z"`, `"2024-02-29T12:34:56.123456789+02:30"`, `"1969-12-31t23:59:59.9z"`, `"2024-02-29 12:34:56"`, `"2024-02-29T12:34:56.5"`, `"2024-02-29T24:00:00Z"`)
+		return g.good(5, `"2024-02-29T12:34:56Z"`, `"2016-12-31T23:59:60Z"`, `"1968-12-31T22:59:60.5-01:00"`, `"2024-02-29T12:34:56.123456789+02:30"`, `"1969-12-31t23:59:59.9z"`, `"2024-02-29 12:34:56"`, `"2024-02-29T12:34:56.5"`, `"2024-02-29T24:00:00Z"`)
 	case kindBase64:
 		return g.good(3, `""`, `"YQ=="`, `"YWI"`, `"__8="`, `"+/8="`, `"?"`)
 	case kindText:
@@ -204,7 +204,17 @@ func want(t *typ, v any) (out any, ok bool) {
 		if t.column.Kind == schema.Timestamp {
 			layout = "2006-01-02T15:04:05.999999999"
 		}
-		d, err := time.Parse(layout, strings.Replace(strings.ToUpper(text), " ", "T", 1))
+		usual, leap := strings.Replace(strings.ToUpper(text), " ", "T", 1), rfc3339.MatchString(text) && text[17:19] == "60"
+		if leap {
+			usual = usual[:17] + "59" + usual[19:]
+		}
+		d, err := time.Parse(layout, usual)
+		if leap {
+			d = d.Add(time.Second)
+		}
+		if h, m, s := d.UTC().Clock(); leap && h+m+s > 0 {
+			return nil, false
+		}
 		y := d.UTC().Year()
 		return d.UnixMicro(), isText && err == nil && rfc3339.MatchString(text) && y >= 1 && y <= 9999
 	case kindInteger:

@@ -460,6 +460,31 @@ func TestTimesOfDayFillDecimalColumns(t *testing.T) { // S6
 	require.Equal(t, "3600000000", b.Finish()[0].ValueStr(0), "microseconds, as in a long column")
 }
 
+func TestLeapSecondsAreTheStartOfTheNextDay(t *testing.T) { // RFC 3339, section 5.7
+	for _, c := range []struct{ typ, text, want string }{
+		{"timestamptz", "1990-12-31T23:59:60Z", "1991-01-01T00:00:00Z"},
+		{"timestamptz", "1990-12-31T15:59:60-08:00", "1991-01-01T00:00:00Z"},
+		{"timestamptz", "2017-01-01T05:29:60.25+05:30", "2017-01-01T00:00:00.25Z"},
+		{"timestamp", "2016-12-31 23:59:60", "2017-01-01T00:00:00"},
+		{"timestamptz", "1990-12-31T23:59:60-08:00", ""},
+		{"timestamptz", "1990-12-31T23:58:60Z", ""},
+		{"timestamptz", "1990-12-31T23:59:61Z", ""},
+		{"timestamptz", "9999-12-31T23:59:60Z", ""},
+		{"timestamp", "2016-12-31 12:59:60", ""},
+	} {
+		s, err := FromColumns("x " + c.typ)
+		require.NoError(t, err)
+		b := newTool(t, s).batch
+		err = b.Append([]byte(`{"x":"` + c.text + `"}`))
+		if c.want == "" {
+			require.ErrorContains(t, err, "timestamp", c.text)
+			continue
+		}
+		require.NoError(t, err, c.text)
+		require.Equal(t, c.want, strings.TrimSuffix(b.Finish()[0].ValueStr(0), "+0000"), c.text)
+	}
+}
+
 const order = `{"id":%d,"customer":"customer number %d","created":"2024-02-29T12:34:56.789Z","amount":1234.56,"paid":true,"note":null,"units":7,"ratio":0.25,"lines":[{"sku":"abc-%d","count":2},{"sku":"def","count":1}],"unknown":{"a":[1,2]}}`
 
 const orderColumns = "id long, customer string, created timestamptz, amount decimal(12,2), paid boolean, note string, units int, ratio double, lines list<struct<sku string, count int>>"

@@ -298,7 +298,8 @@ func number2(s []byte) (int, bool) {
 
 // instant reads 2006-01-02T15:04:05.999999Z as microseconds since 1970. T may be a
 // blank or in lower case, what is finer than microseconds is cut. A zone (Z or an
-// offset) must stand there, or must not.
+// offset) must stand there, or must not. A leap second, which is the last one of a day,
+// is the first of the next day, as in Unix time.
 func instant(s []byte, zone bool) (int64, bool) {
 	if len(s) < 19 || s[10] != 'T' && s[10] != 't' && s[10] != ' ' || s[13] != ':' || s[16] != ':' {
 		return 0, false
@@ -307,9 +308,10 @@ func instant(s []byte, zone bool) (int64, bool) {
 	h, okH := number2(s[11:13])
 	m, okM := number2(s[14:16])
 	sec, okS := number2(s[17:19])
-	if !ok || !okH || !okM || !okS || h > 23 || m > 59 || sec > 59 {
+	if !ok || !okH || !okM || !okS || h > 23 || m > 59 || sec > 60 {
 		return 0, false
 	}
+	leap := sec == 60
 	micros := days*cell.DayMicros + int64((h*60+m)*60+sec)*1_000_000
 	s = s[19:]
 	if len(s) > 0 && s[0] == '.' {
@@ -323,10 +325,10 @@ func instant(s []byte, zone bool) (int64, bool) {
 		s = s[end:]
 	}
 	if !zone {
-		return micros, len(s) == 0
+		return micros, len(s) == 0 && (!leap || startsDay(micros))
 	}
 	if len(s) == 1 && (s[0] == 'Z' || s[0] == 'z') {
-		return micros, true
+		return micros, !leap || startsDay(micros)
 	}
 	if len(s) != 6 || s[0] != '+' && s[0] != '-' || s[3] != ':' {
 		return 0, false
@@ -340,5 +342,11 @@ func instant(s []byte, zone bool) (int64, bool) {
 	if s[0] == '-' {
 		offset = -offset
 	}
-	return micros - offset, true
+	micros -= offset
+	return micros, !leap || startsDay(micros)
+}
+
+// startsDay reports whether an instant is in the first second of a day.
+func startsDay(micros int64) bool {
+	return (micros%cell.DayMicros+cell.DayMicros)%cell.DayMicros < 1_000_000
 }
