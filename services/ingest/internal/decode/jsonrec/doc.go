@@ -16,4 +16,4 @@ package jsonrec
 
 // Version is the version of the mapping. It changes whenever the same record would be
 // decoded into another row, and is part of a pipeline's revision.
-const Version = 2
+const Version = 3
