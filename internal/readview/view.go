@@ -305,6 +305,13 @@ func (v *View) partitions() []ident.Partition {
 	return slices.SortedFunc(maps.Keys(v.hot), ident.Partition.Compare)
 }
 
+// EachHot calls f with the held entries of each partition that has any, by offset.
+func (v *View) EachHot(f func(p ident.Partition, list []*event.Append)) {
+	for p, list := range v.hot {
+		f(p, list)
+	}
+}
+
 // Rows is the number of rows in the held entries.
 func (v *View) Rows() int64 { return v.rows }
 

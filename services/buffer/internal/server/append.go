@@ -249,7 +249,7 @@ func (a *appender) one(e *event.Append) {
 	if bad != nil {
 		v = table.Verdict{Outcome: table.Invalid, Next: l.m.AppendedNext(e.Partition), Text: bad.Error()}
 	} else {
-		v = l.m.Append(e)
+		v = l.verdict(e)
 	}
 	l.h.meter.append(l.name, v.Outcome)
 	if v.Outcome == table.NotServing {

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/icestream/icestream/internal/event"
@@ -58,6 +59,8 @@ type Host struct {
 	opt    Options
 	budget *budget
 	meter  meter
+	behind atomic.Int64 // hot bytes of partitions that commits pass by
+	used   atomic.Int64 // tables that ever had an append
 
 	mu   sync.Mutex
 	logs map[string]*tableLog

@@ -32,6 +32,7 @@ type tableLog struct {
 	pins      map[string]pin
 	under     int64 // bytes of appends accepted and not durable yet
 	counted   int64 // what this log counts in the budget, apart from appends being validated
+	shares    shares
 	parsed    map[string]*schema.Schema
 }
 
@@ -76,6 +77,7 @@ func (l *tableLog) settle() {
 	case !serving && l.served != nil:
 		close(l.served)
 		l.served = nil
+		l.unweigh()
 		req, _ := l.m.Request()
 		l.h.opt.Log.Warn("table log needs a new epoch", "table", l.name, "reason", req.Reason)
 	}
@@ -147,7 +149,10 @@ func (l *tableLog) publish(evs []event.Event) {
 		l.feed.push(ev)
 		switch {
 		case ev.Commit != nil:
+			l.weigh()
 			l.tellAppenders(func(a *appender) { a.committed(ev.Commit.Positions) })
+		case ev.Epoch != nil:
+			l.unweigh()
 		case ev.Schema != nil:
 			l.tellAppenders(func(a *appender) { a.schema(ev.Schema) })
 		}

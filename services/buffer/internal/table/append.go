@@ -83,6 +83,13 @@ func (m *Machine) Append(a *event.Append) Verdict {
 	return Verdict{Outcome: Accepted, Next: a.Range.Next, Step: s}
 }
 
+// Fresh reports whether a continues its partition, and with rows that the journal
+// does not remember: only then may the host put it off.
+func (m *Machine) Fresh(a *event.Append) bool {
+	at, known := m.appended[a.Partition]
+	return m.state == Serving && !m.pending && known && a.Range.First == at && len(m.outstanding[a.Partition]) == 0
+}
+
 // refill takes the rows of an entry that the journal remembers. They must be
 // what they were, or LSNs that readers have seen would name other rows.
 func (m *Machine) refill(a *event.Append, list []*event.Append) Verdict {

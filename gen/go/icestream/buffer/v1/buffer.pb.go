@@ -43,7 +43,7 @@ const (
 	AppendOutcome_APPEND_OUTCOME_UNKNOWN_PARTITION AppendOutcome = 5
 	// Not stored: the batch is malformed; the text says how.
 	AppendOutcome_APPEND_OUTCOME_INVALID AppendOutcome = 6
-	// Not stored: the LSN reservation or the disk is exhausted; send again later.
+	// Not stored: the LSN reservation, the disk or the share of the hot budget is exhausted; send again later.
 	AppendOutcome_APPEND_OUTCOME_WAIT AppendOutcome = 7
 )
 
