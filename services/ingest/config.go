@@ -179,6 +179,15 @@ func decoderVersion() string {
 	return fmt.Sprintf("%d/%d/%d", proto.Version, avro.Version, jsonrec.Version)
 }
 
+// decoderOf is decoderVersion with the schemas that the operator supplies, where the pipeline has a use for them.
+func decoderOf(p *config.Pipeline, schemas *registry.Client) string {
+	version := decoderVersion()
+	if schemas == nil || schemas.Overrides() == "" || p.Format != "protobuf" && p.DecodesKeyAs() != "protobuf" {
+		return version
+	}
+	return version + "/" + schemas.Overrides()
+}
+
 // tlsConfig reads the PEM files of a client. Without verifyHost the certificate must still come from a trusted
 // authority; only the name in it is not compared.
 func tlsConfig(t config.TLS, verifyHost bool) (*tls.Config, error) {

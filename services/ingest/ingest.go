@@ -17,6 +17,7 @@ import (
 	"github.com/icestream/icestream/internal/obs"
 	"github.com/icestream/icestream/internal/rpc"
 	"github.com/icestream/icestream/internal/wire"
+	"github.com/icestream/icestream/services/ingest/internal/decode/registry"
 	"github.com/icestream/icestream/services/ingest/internal/pipeline"
 	"github.com/icestream/icestream/services/ingest/internal/server"
 )
@@ -66,7 +67,7 @@ func New(ctx context.Context, cfg Config, d Deps) (*Service, error) {
 		return nil, err
 	}
 	for i := range cfg.Settings.Pipelines {
-		pc, err := s.pipelineConfig(i)
+		pc, err := s.pipelineConfig(i, schemas)
 		if err == nil {
 			pc.Codec, err = codec(&cfg.Settings.Pipelines[i], schemas)
 		}
@@ -101,9 +102,10 @@ func New(ctx context.Context, cfg Config, d Deps) (*Service, error) {
 
 // pipelineConfig shares the budget of ingest.bytes: half of a pipeline's share is for what was fetched, half for what
 // is on its way to the log.
-func (s *Service) pipelineConfig(i int) (pipeline.Config, error) {
+func (s *Service) pipelineConfig(i int, schemas *registry.Client) (pipeline.Config, error) {
 	set := s.cfg.Settings
 	p := &set.Pipelines[i]
+	decoder := decoderOf(p, schemas)
 	log := s.d.Log.With("pipeline", p.Name)
 	share := int64(set.Limits.IngestBytes) / int64(len(set.Pipelines))
 	src, err := s.cfg.sourceConfig(p, share/2, log)
@@ -114,12 +116,12 @@ func (s *Service) pipelineConfig(i int) (pipeline.Config, error) {
 	component := s.d.Health.Component("ingest/pipeline/" + p.Name)
 	component.NotReady("starting")
 	return pipeline.Config{
-		Pipeline: *p, Deployment: set.Deployment, Instance: s.cfg.Instance, Revision: set.Revision(p, decoderVersion()),
+		Pipeline: *p, Deployment: set.Deployment, Instance: s.cfg.Instance, Revision: set.Revision(p, decoder),
 		Source: src, BatchBytes: int64(set.Limits.BatchBytes), RecordMax: int64(set.Limits.RecordMax),
 		RevisionOf: func(policy string) uint64 {
 			switched := *p
 			switched.OnInvalid = policy
-			return set.Revision(&switched, decoderVersion())
+			return set.Revision(&switched, decoder)
 		},
 		MessageMax: int64(set.Limits.MaxMessage()) - messageSlack, Window: share / 2,
 		Committer: func(ctx context.Context, table string) (grpc.ClientConnInterface, error) {

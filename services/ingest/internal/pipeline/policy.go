@@ -2,8 +2,11 @@ package pipeline
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/zeebo/xxh3"
 
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
@@ -21,6 +24,14 @@ const (
 type policy struct {
 	name     string
 	revision uint64
+}
+
+// with is the revision of entries, given the schemas that were looked up.
+func (p *policy) with(pins string) uint64 {
+	if pins == "" {
+		return p.revision
+	}
+	return xxh3.HashString(fmt.Sprintf("%x %s", p.revision, pins))
 }
 
 // recordsError stops a partition because of records that cannot be rows.

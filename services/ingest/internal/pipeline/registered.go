@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/services/ingest/internal/batch"
 	"github.com/icestream/icestream/services/ingest/internal/decode/avro"
@@ -28,7 +29,7 @@ type Origin struct {
 	// its own context is one of that.
 	Context string
 	// Unframed says that records carry no schema reference and all have one schema: that of FixedID, or of Subject and
-	// Version (0 for the latest at the first record).
+	// Version (0 for the latest at the start).
 	Unframed bool
 	FixedID  int32
 	Subject  string
@@ -67,6 +68,54 @@ type Schemed interface {
 	Codec
 	// SourceAt finds the source schema of records that refer to ref.
 	SourceAt(ctx context.Context, ref registry.Ref) (Source, error)
+}
+
+// pinner is a Codec that may look up which schema records without a reference have.
+type pinner interface {
+	// pinned is that schema; ok is false where nothing was to be looked up.
+	pinned(ctx context.Context) (ref registry.Ref, ok bool, err error)
+}
+
+// pins names the schemas that were looked up for records without a reference, "" where there are none. Which it is may
+// differ between two processes, and with it the rows: it is a part of the revision.
+func (p *Pipeline) pins(ctx context.Context) (string, error) {
+	var out []string
+	for _, c := range []Codec{p.c.Codec, p.c.Key} {
+		looks, ok := c.(pinner)
+		if !ok {
+			continue
+		}
+		ref, ok, err := looks.pinned(ctx)
+		if errors.Is(err, fault.Of(fault.Unauthorized)) {
+			return "", &stopError{err}
+		}
+		if err != nil {
+			return "", err
+		}
+		if ok {
+			out = append(out, ref.String())
+		}
+	}
+	return strings.Join(out, ", "), nil
+}
+
+// pinned implements pinner.
+func (c *Registered[T]) pinned(ctx context.Context) (registry.Ref, bool, error) {
+	return c.pin.looked(ctx, &c.Origin, c.Schemas.ID)
+}
+
+// pinned implements pinner.
+func (c *Protobuf) pinned(ctx context.Context) (registry.Ref, bool, error) {
+	return c.pin.looked(ctx, &c.Origin, c.Schemas.ID)
+}
+
+// looked is get where that has to look something up.
+func (p *pinned) looked(ctx context.Context, o *Origin, look lookUp) (registry.Ref, bool, error) {
+	if !o.Unframed || o.FixedID != 0 {
+		return registry.Ref{}, false, nil
+	}
+	ref, err := p.get(ctx, o, look)
+	return ref, err == nil, err
 }
 
 // pinned is a schema that is looked up once.

@@ -39,6 +39,7 @@ type session struct {
 	b    *batch.Builder
 
 	policy *policy // in force when the session began
+	pins   string  // the schemas that were looked up
 
 	bounds []ident.Range // to be cut at exactly, ascending
 
@@ -56,7 +57,7 @@ func (s *session) run(ctx context.Context, committed ident.Position) error {
 	c := &s.w.p.c
 	s.bounds = s.lane.Bounds
 	s.policy = s.w.p.policy.Load()
-	s.b = batch.New(batch.Options{Partition: s.part, Revision: s.policy.revision, MaxBytes: c.BatchBytes, MaxRows: maxRows}, s.lane.Start)
+	s.b = batch.New(batch.Options{Partition: s.part, Revision: s.policy.with(s.pins), MaxBytes: c.BatchBytes, MaxRows: maxRows}, s.lane.Start)
 	defer func() { s.b.Drop(s.b.First()) }()
 	epoch := s.w.epochBefore(s.lane.Start, committed)
 	if err := s.checkLoss(ctx); err != nil {

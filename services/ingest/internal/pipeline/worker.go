@@ -195,6 +195,12 @@ func (w *worker) session(parent context.Context, again bool) error {
 	}
 	committed, _ := tbl.position(part)
 	stopWatch = w.watchDrain(ctx, cancel)
+	pins, err := w.p.pins(ctx)
+	stopWatch()
+	if err != nil {
+		return orCause(ctx, err)
+	}
+	stopWatch = w.watchDrain(ctx, cancel)
 	lane, err := tbl.stream.Join(ctx, part, committed.Next)
 	stopWatch()
 	if err != nil {
@@ -208,7 +214,7 @@ func (w *worker) session(parent context.Context, again bool) error {
 		case <-ctx.Done():
 		}
 	}()
-	s := &session{w: w, t: tbl, lane: lane, part: part}
+	s := &session{w: w, t: tbl, lane: lane, part: part, pins: pins}
 	return orCause(ctx, s.run(ctx, committed))
 }
 

@@ -156,6 +156,7 @@ type Client struct {
 	answers store // nil without a folder
 
 	overrides map[Ref]*Schema // never changes; without contexts
+	given     string          // hash of overrides
 
 	mu       sync.Mutex
 	good     int // index of the URL that answered last
@@ -199,6 +200,9 @@ func New(cfg Config) (*Client, error) {
 	}
 	var err error
 	if c.overrides, err = readOverrides(cfg.Overrides); err != nil {
+		return nil, fmt.Errorf("making registry client: %w", err)
+	}
+	if c.given, err = hashOverrides(c.overrides); err != nil {
 		return nil, fmt.Errorf("making registry client: %w", err)
 	}
 	return c, nil

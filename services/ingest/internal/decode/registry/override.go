@@ -2,11 +2,18 @@ package registry
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
 )
@@ -34,6 +41,34 @@ func readOverrides(files map[string]string) (map[Ref]*Schema, error) {
 		out[ref] = &Schema{Ref: ref, File: file}
 	}
 	return out, nil
+}
+
+// Overrides names the schemas that the operator supplies, with all that they
+// import, by a hash: records may become other rows where it differs. It is "" where
+// there are none.
+func (c *Client) Overrides() string { return c.given }
+
+func hashOverrides(schemas map[Ref]*Schema) (string, error) {
+	if len(schemas) == 0 {
+		return "", nil
+	}
+	byName := make(map[string]*Schema, len(schemas))
+	for ref, s := range schemas {
+		byName[ref.String()] = s
+	}
+	sum := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		set := &descriptorpb.FileDescriptorSet{}
+		if err := collect(set, byName[name].File, map[string]bool{}); err != nil {
+			return "", fmt.Errorf("hashing override of %s: %w", name, err)
+		}
+		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(set)
+		if err != nil {
+			return "", fmt.Errorf("hashing override of %s: %w", name, err)
+		}
+		_, _ = fmt.Fprintf(sum, "%s %d\n%s", name, len(raw), raw) // a hash takes everything
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:16]), nil
 }
 
 func parseRef(key string) (Ref, error) {
