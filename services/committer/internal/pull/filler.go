@@ -23,6 +23,8 @@ type Files interface {
 	// NewWriter makes a writer for rows of a table schema. The files carry the
 	// commit id and the writer epoch in their names.
 	NewWriter(ctx context.Context, s *schema.Schema, id ident.UUID, epoch ident.WriterEpoch) (Writer, error)
+	// Shape is the newest schema of the table.
+	Shape() *schema.Schema
 }
 
 // Writer writes rows to data files; lake.Writer is one.
@@ -244,10 +246,11 @@ func (f *filler) write(ctx context.Context, m *made, epoch ident.WriterEpoch) (e
 		return nil
 	}
 	if f.writer == nil {
-		if f.writer, err = f.p.o.Files.NewWriter(ctx, m.target, f.batch.ID, epoch); err != nil {
+		shape := shapeFor(f.p.o.Files.Shape(), m.target)
+		if f.writer, err = f.p.o.Files.NewWriter(ctx, shape, f.batch.ID, epoch); err != nil {
 			return fmt.Errorf("opening data files: %w", err)
 		}
-		f.shape = m.target
+		f.shape = shape
 	}
 	rec := m.rows
 	if f.shape != m.target {

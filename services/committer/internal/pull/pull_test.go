@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/icestream/icestream/internal/arrowx"
 	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/follow"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/schema"
@@ -89,7 +91,9 @@ type memFiles struct {
 	files   map[string][]int64
 	columns map[string]int
 	fail    error
-	block   chan struct{} // when set, writes wait for it
+	shape   *schema.Schema // of the table
+	by      string         // column of the table that it is partitioned by
+	block   chan struct{}  // when set, writes wait for it
 }
 
 type memWriter struct {
@@ -102,9 +106,14 @@ type memWriter struct {
 func (f *memFiles) NewWriter(_ context.Context, s *schema.Schema, _ ident.UUID, _ ident.WriterEpoch) (Writer, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.by != "" && !slices.ContainsFunc(s.Columns, func(n *schema.Node) bool { return n.Name == f.by }) {
+		return nil, fault.New(fault.InvalidArgument, "the source column %s is not in the schema", f.by)
+	}
 	f.n++
 	return &memWriter{f: f, path: fmt.Sprint("file-", f.n), columns: len(s.Columns)}, nil
 }
+
+func (f *memFiles) Shape() *schema.Schema { f.mu.Lock(); defer f.mu.Unlock(); return f.shape }
 
 func (w *memWriter) Write(rec arrow.RecordBatch) error {
 	w.f.mu.Lock()
@@ -342,6 +351,36 @@ func TestOlderShapesAreFilledAndNewerOnesCut(t *testing.T) {
 	require.Equal(t, len(wide.Columns), r.files.columns[second.Files[0].Path])
 	first.Release()
 	second.Release()
+}
+
+// T7: others add a column and partition the table by it, while rows of the schema
+// before that are hot.
+func TestHotRowsFitAColumnThatOthersPartitionBy(t *testing.T) {
+	r := newRig(t, 0)
+	old, wide, foreign := tableOf(), tableOf("city"), tableOf("city", "region")
+	r.files.shape, r.files.by = foreign, "region"
+	r.p.Rebase(at(1, 0), true)
+	h := <-r.streams
+	require.NoError(t, r.image(h, at(1, 0), old, entryOf(t, old, part(0), 0, 4, 0)))
+	w := schemaEvent(t, wide)
+	require.NoError(t, h.Event(event.Event{Schema: &w}))
+	require.NoError(t, r.append(h, entryOf(t, wide, part(0), 4, 9, 0)))
+	b := r.seal()
+	require.Equal(t, ident.Range{First: 0, Next: 9}, b.Parts[part(0)].Range)
+	require.Equal(t, []int64{1, 2, 3, 4, 6, 8}, r.ids(b), "one file holds both")
+	require.Equal(t, len(foreign.Columns), r.files.columns[b.Files[0].Path])
+	require.Empty(t, r.owner.failed)
+	b.Release()
+}
+
+func TestFilesHaveTheSchemaOfTheTableOnlyWhereItHoldsTheRows(t *testing.T) {
+	old, wide := tableOf(), tableOf("city")
+	require.Same(t, wide, shapeFor(wide, old))
+	require.Same(t, wide, shapeFor(old, wide), "the table is behind")
+	require.Same(t, old, shapeFor(nil, old))
+	require.Same(t, old, shapeFor(tableOf(), old), "the same needs no conversion")
+	wide.Columns[1].Required = true
+	require.Same(t, old, shapeFor(wide, old))
 }
 
 func TestPoisonWaitsWhileHeldAndComesAgain(t *testing.T) {

@@ -342,6 +342,9 @@ type files struct {
 	entry *entry
 }
 
+// Shape implements pull.Files.
+func (f *files) Shape() *schema.Schema { return f.entry.lake.Head().Schema }
+
 // NewWriter implements pull.Files. The budget of open row groups is shared
 // evenly among the tables that are open.
 func (f *files) NewWriter(ctx context.Context, s *schema.Schema, id ident.UUID, epoch ident.WriterEpoch) (pull.Writer, error) {
