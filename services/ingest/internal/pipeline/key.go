@@ -48,15 +48,25 @@ func (k planKey) sameKey(other planKey) bool { return k.noKey == other.noKey && 
 // A null key without a schema is decoded with a plan of its own, never with that of its neighbours: what an entry holds
 // must not depend on where reading began.
 func (p *Pipeline) splitKey(r *batch.Record) (f frame.Frame, ok bool, err error) {
-	if p.c.Key == nil {
+	return SplitKey(p.c.Key, r)
+}
+
+// SplitValue takes the schema reference off a record's value, or finds it in the headers.
+func SplitValue(c Codec, r *batch.Record) (frame.Frame, error) {
+	return c.Split(r.Value, header(r, frame.HeaderName))
+}
+
+// SplitKey is SplitValue for the key, see splitKey; c is nil where keys are no column.
+func SplitKey(c Codec, r *batch.Record) (f frame.Frame, ok bool, err error) {
+	if c == nil {
 		return frame.Frame{}, false, nil
 	}
 	r.KeyPayload = nil
 	if r.Key == nil {
-		f, err = p.c.Key.Split(nil, nil)
+		f, err = c.Split(nil, nil)
 		return f, err == nil && f.Form == frame.Fixed, nil
 	}
-	if f, err = p.c.Key.Split(r.Key, header(r, frame.KeyHeaderName)); err != nil {
+	if f, err = c.Split(r.Key, header(r, frame.KeyHeaderName)); err != nil {
 		return f, false, keyFault(err)
 	}
 	if r.KeyPayload = f.Payload; r.KeyPayload == nil {
@@ -80,19 +90,24 @@ func keyFault(err error) error {
 
 // source finds the schemas of a record and puts them together.
 func (p *Pipeline) source(ctx context.Context, r refs) (Source, error) {
-	var value, key Source
+	return FindSource(ctx, p.c.Codec, p.c.Key, r.value, r.key)
+}
+
+// FindSource finds the schemas of a value and a key, of which one may be nil, and puts them together.
+func FindSource(ctx context.Context, values, keys Codec, value, key *frame.Frame) (Source, error) {
+	var v, k Source
 	var err error
-	if r.value != nil {
-		if value, err = p.c.Codec.Source(ctx, r.value); err != nil {
+	if value != nil {
+		if v, err = values.Source(ctx, value); err != nil {
 			return nil, err
 		}
 	}
-	if r.key != nil {
-		if key, err = p.c.Key.Source(ctx, r.key); err != nil {
+	if key != nil {
+		if k, err = keys.Source(ctx, key); err != nil {
 			return nil, keyFault(err)
 		}
 	}
-	return WithKey(value, key), nil
+	return WithKey(v, k), nil
 }
 
 // WithKey is a source whose columns are those of value and one for the key. Without value, for tombstones, it is the

@@ -98,7 +98,7 @@ func (d *decoding) record(ctx context.Context, r *batch.Record) error {
 	case r.Value == nil:
 		return d.tombstone(ctx, r)
 	}
-	f, err := d.p.c.Codec.Split(r.Value, schemaHeader(r))
+	f, err := SplitValue(d.p.c.Codec, r)
 	if err != nil {
 		return d.fault(r, err)
 	}

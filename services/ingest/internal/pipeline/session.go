@@ -262,7 +262,7 @@ func (s *session) record(ctx context.Context, r *batch.Record) error {
 		return s.tombstone(ctx, r)
 	}
 	var err error
-	if s.frame, err = s.w.p.c.Codec.Split(r.Value, schemaHeader(r)); err != nil {
+	if s.frame, err = SplitValue(s.w.p.c.Codec, r); err != nil {
 		return s.fault(ctx, r, err, -1)
 	}
 	with, err := s.split(r, &s.frame)
@@ -482,8 +482,6 @@ func (s *session) send(ctx context.Context) error {
 	}
 	return s.lane.Send(ctx, s.w.outgoing(e))
 }
-
-func schemaHeader(r *batch.Record) []byte { return header(r, frame.HeaderName) }
 
 func header(r *batch.Record, name string) []byte {
 	for _, h := range slices.Backward(r.Headers) { // the last one counts: whoever passed the record on put his behind

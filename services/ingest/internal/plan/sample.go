@@ -46,16 +46,6 @@ func (s *Sampled) Quarantined() int64 {
 	return n
 }
 
-// header is a schema reference in the headers of a record.
-func header(r *batch.Record, name string) []byte {
-	for _, h := range r.Headers {
-		if h.Key == name {
-			return h.Value
-		}
-	}
-	return nil
-}
-
 // Codecs are the formats of a pipeline's records.
 type Codecs struct {
 	Value pipeline.Codec
@@ -108,25 +98,26 @@ func (j *Judge) Sample(ctx context.Context, codecs Codecs, recordMax int64, reco
 
 func (t *trial) record(ctx context.Context, r *batch.Record) error {
 	t.out.Records++
+	if size := r.Size(); t.max > 0 && size > t.max {
+		t.bad(r, batch.ReasonOversized, fmt.Sprintf("the record has %d bytes, record.max is %d", size, t.max))
+		return nil
+	}
 	if r.Value == nil {
 		t.out.Tombstones++
 		return nil
 	}
-	if size := int64(len(r.Value) + len(r.Key)); t.max > 0 && size > t.max {
-		t.bad(r, "oversized", fmt.Sprintf("the record has %d bytes, more than record.max", size))
-		return nil
-	}
-	value, err := t.codecs.Value.Split(r.Value, header(r, frame.HeaderName))
+	value, err := pipeline.SplitValue(t.codecs.Value, r)
 	if err != nil {
 		return t.failed(r, err)
 	}
-	key, err := t.key(r)
+	var key *frame.Frame // nil where no key is decoded
+	kf, hasKey, err := pipeline.SplitKey(t.codecs.Key, r)
 	if err != nil {
 		return t.failed(r, err)
 	}
-	at := frames{value: value.Key(), noKey: key == nil}
-	if key != nil {
-		at.key, r.KeyPayload = key.Key(), key.Payload
+	at := frames{value: value.Key(), noKey: !hasKey}
+	if hasKey {
+		key, at.key = &kf, kf.Key()
 	}
 	p := t.plans[at]
 	if p == nil {
@@ -148,27 +139,8 @@ func (t *trial) record(ctx context.Context, r *batch.Record) error {
 	return t.decode(r, p, value.Payload)
 }
 
-// key takes the schema reference off a key, nil where there is none to decode.
-func (t *trial) key(r *batch.Record) (*frame.Frame, error) {
-	if t.codecs.Key == nil {
-		return nil, nil
-	}
-	if r.Key == nil {
-		f, err := t.codecs.Key.Split(nil, nil)
-		if err != nil || f.Form != frame.Fixed {
-			return nil, nil //nolint:nilerr // a null key has no schema, which is no fault
-		}
-		return &f, nil
-	}
-	f, err := t.codecs.Key.Split(r.Key, header(r, frame.KeyHeaderName))
-	if f.Payload == nil {
-		f.Payload = []byte{}
-	}
-	return &f, err
-}
-
 func (t *trial) plan(ctx context.Context, value, key *frame.Frame) (*trialPlan, error) {
-	src, err := t.source(ctx, value, key)
+	src, err := pipeline.FindSource(ctx, t.codecs.Value, t.codecs.Key, value, key)
 	if err != nil {
 		if _, _, bad := pipeline.Reason(err); bad {
 			return &trialPlan{err: err}, nil
@@ -185,18 +157,6 @@ func (t *trial) plan(ctx context.Context, value, key *frame.Frame) (*trialPlan, 
 	}
 	p.rows = make()
 	return p, nil
-}
-
-func (t *trial) source(ctx context.Context, value, key *frame.Frame) (pipeline.Source, error) {
-	v, err := t.codecs.Value.Source(ctx, value)
-	if err != nil || key == nil {
-		return v, err
-	}
-	k, err := t.codecs.Key.Source(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return pipeline.WithKey(v, k), nil
 }
 
 func (t *trial) decode(r *batch.Record, p *trialPlan, payload []byte) error {
