@@ -71,12 +71,18 @@ func (t *Table) commit(ctx context.Context, b *Batch) error {
 	}
 	t.intents.RemoveIntent(ctx, b.ID)
 	t.landed(b, head)
+	early := marks(pendingOf(t.head.State, t.applied))
+	if early {
+		t.report(ctx) // 5 first, since a mark may take long
+	}
 	switch {
 	case b.Cut == cut.Pressure && t.putOff():
 	case t.late || !time.Now().Before(t.outboxAt):
 		t.applyOutbox(ctx, t.o.Outbox/3) // 4
 	}
-	t.report(ctx) // 5; 6 is the buffer's
+	if !early {
+		t.report(ctx) // 5; 6 is the buffer's
+	}
 	t.clean(ctx)
 	return nil
 }
@@ -208,6 +214,12 @@ func (t *Table) applyOutbox(ctx context.Context, within time.Duration) {
 	defer t.took(StepApply)()
 	t.late = false
 	err := t.outbox.ApplyQuarantine(call, pending)
+	if errors.Is(err, lake.ErrMarking) { // other work may come in between
+		t.outboxPause.Reset()
+		t.outboxAt = time.Now().Add(breath)
+		t.notePending(len(pending), nil)
+		return
+	}
 	if err != nil {
 		t.outboxAt = time.Now().Add(t.outboxPause.Next())
 		t.log.Warn("quarantine files are still pending", "entries", len(pending), "error", err)

@@ -12,17 +12,24 @@ import (
 )
 
 // marking bounds one try to apply an outbox in which a replay waits: files of the
-// quarantine table are written again then.
-const marking = 5 * time.Minute
+// quarantine table are written again then, some in each try, and one may be large.
+const marking = 15 * time.Minute
+
+// breath is the time for other work between two parts of a mark.
+const breath = time.Second
 
 // outboxTime is how long one try to apply the entries may take.
 func outboxTime(pending []lake.PendingQuarantine, within time.Duration) time.Duration {
-	for _, q := range pending {
-		if len(q.Replayed) > 0 {
-			return max(within, marking)
-		}
+	if marks(pending) {
+		return max(within, marking)
 	}
 	return within
+}
+
+// marks reports whether records that were replayed wait for their mark, which may
+// take long.
+func marks(pending []lake.PendingQuarantine) bool {
+	return slices.ContainsFunc(pending, func(q lake.PendingQuarantine) bool { return len(q.Replayed) > 0 })
 }
 
 // Ticket says that records of the quarantine table may be read in order to replay
@@ -76,10 +83,11 @@ var errTicket = errors.New("the table was taken over since the replay began: beg
 //  2. The commit. One snapshot of kind replay moves the totals, leaves positions
 //     as they are, and puts the offsets into the outbox. Its outcome is settled
 //     as any other's, so a lost answer lands nothing twice (G1).
-//  3. The outbox is applied: the quarantine table says replayed_in. A crash
+//  3. The buffer is told.
+//  4. The outbox is applied: the quarantine table says replayed_in. A crash
 //     before or within leaves the entry in the state of the main table, which
-//     every successor applies before it replays anything.
-//  4. The buffer is told.
+//     every successor applies before it replays anything. A mark that takes
+//     several snapshots goes on in the loop.
 //
 // After an error nothing has landed and the files are gone, unless ctx ended; those
 // of a replay that the catalog denied go after the next commit.
@@ -103,9 +111,9 @@ func (t *Table) LandReplay(ctx context.Context, r Replay) (Replayed, error) {
 		}
 		t.intents.RemoveIntent(ctx, r.ID)
 		t.log.Info("replayed", "snapshot", head.SnapshotID, "commit", r.ID, "files", len(r.Files))
-		t.applyOutbox(ctx, t.o.Outbox)
 		t.unreported = true
-		t.report(ctx)
+		t.report(ctx) // first, since a mark may take long
+		t.applyOutbox(ctx, t.o.Outbox)
 		return Replayed{SnapshotID: head.SnapshotID, Marked: t.applied[r.ID]}, nil
 	})
 }

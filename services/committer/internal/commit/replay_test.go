@@ -237,6 +237,47 @@ func TestACrashBetweenAReplayAndItsMarkIsFinishedByTheSuccessor(t *testing.T) {
 	})
 }
 
+// G8: a mark of many files takes several snapshots; rows are committed and readers
+// told in between, also after a restart.
+func TestALongMarkHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := poisoned(t)
+		k := r.ticket()
+		parts := 0
+		r.lake.view(func() {
+			r.lake.apply = func() error {
+				if parts++; parts < 40 {
+					time.Sleep(10 * time.Second) //nolint:forbidigo // of the bubble
+					return lake.ErrMarking
+				}
+				return nil
+			}
+		})
+		done, err := r.table.LandReplay(t.Context(), r.replayOf(k, 0, 7))
+		require.NoError(t, err)
+		require.False(t, done.Marked)
+		require.Equal(t, done.SnapshotID, r.buffer.commits[len(r.buffer.commits)-1].SnapshotID, "readers are told first")
+		require.Equal(t, 1, parts)
+		for range 2 {
+			began := time.Now()
+			r.log.grow(part(0), 5)
+			_, err = r.table.CommitNow(t.Context())
+			require.NoError(t, err)
+			require.Less(t, time.Since(began), 30*time.Second)
+			require.Less(t, parts, 20)
+			r.kill()
+			r.start()
+			r.pass(15 * time.Second)
+			r.open(0)
+		}
+		r.pass(10 * time.Minute)
+		r.ticket()
+		r.requireMarked(0, 7)
+		r.requireReplayed(0, 7)
+		require.NoError(t, r.stop())
+	})
+}
+
 // A crash while the outcome of a replay is open: the fence of the successor
 // settles it, whether the request arrives before or after.
 func TestACrashWhileAReplayIsSentIsSettledByTheFence(t *testing.T) {

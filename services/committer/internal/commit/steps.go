@@ -62,7 +62,9 @@ func (t *Table) takeOver(ctx context.Context) error {
 	}
 	t.applied = map[ident.UUID]bool{}
 	t.status.change(func(s *Status) { s.State, s.Reason = "running", "" })
-	t.applyOutbox(ctx, t.o.Outbox)
+	if !marks(pendingOf(t.head.State, t.applied)) { // a mark may take long: the loop does it
+		t.applyOutbox(ctx, t.o.Outbox)
+	}
 	t.source.Rebase(t.head.Event(), true)
 	t.Reopen()
 	t.noteHead()

@@ -507,7 +507,11 @@ func (a *auditor) checkQuarantine(ctx context.Context) (*Table, error) {
 		for _, f := range e.Files {
 			waiting = append(waiting, f.Path)
 		}
-		a.r.Replayed += e.ReplayedRows()
+		marked, err := a.markedBy(ctx, e)
+		if err != nil {
+			return nil, err
+		}
+		a.r.Replayed += e.ReplayedRows() - marked
 		for part, ranges := range e.Replayed {
 			if a.waiting == nil {
 				a.waiting = map[place][]ident.Range{}
@@ -524,6 +528,22 @@ func (a *auditor) checkQuarantine(ctx context.Context) (*Table, error) {
 	}
 	a.compareReplays()
 	return q, nil
+}
+
+// markedBy counts the records that an entry has marked already, where its mark
+// takes several snapshots.
+func (a *auditor) markedBy(ctx context.Context, e PendingQuarantine) (n int64, err error) {
+	if len(e.Replayed) == 0 {
+		return 0, nil
+	}
+	low, high := span(e.Replayed)
+	err = a.t.ReadQuarantine(ctx, QuarantineFilter{From: &low, To: &high}, true, func(r Quarantined) error {
+		if r.ReplayedIn == e.CommitID.String() {
+			n++
+		}
+		return nil
+	})
+	return n, err
 }
 
 // compareReplays compares what commits say they replayed with what the quarantine

@@ -39,7 +39,7 @@ const keyAppliedTo = prefix + "applied-table"
 // head anyway. Nothing is kept after an error.
 func (t *Table) outboxTable(ctx context.Context) (q *Table, forget func(error), err error) {
 	forget = func(err error) {
-		if err != nil {
+		if err != nil && !errors.Is(err, ErrMarking) {
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			t.outbox = nil
@@ -64,7 +64,7 @@ func (t *Table) outboxTable(ctx context.Context) (q *Table, forget func(error), 
 func (t *Table) quarantine(ctx context.Context, create bool) (*Table, error) {
 	q, err := t.loadQuarantine(ctx, create)
 	if q != nil {
-		q.main = ident.UUID(t.handle().Metadata().TableUUID())
+		q.main, q.marks = ident.UUID(t.handle().Metadata().TableUUID()), t.marks
 	}
 	return q, err
 }
@@ -190,9 +190,10 @@ func (l *layout) writeAll(out iceio.FileWriter, recs []arrow.RecordBatch) (rows,
 // marks there what was replayed, each exactly once, in the order of the main
 // commits: a commit whose id is among the ancestors, or whose sequence number is
 // at or below the one applied last, is there already. Commits that follow each
-// other and replayed nothing come in one snapshot, that of the last of them. It
-// may be called again after any error; entries that it applied stay in the state
-// until the next commit leaves them out.
+// other and replayed nothing come in one snapshot, that of the last of them. A mark
+// that takes several snapshots gets one per call, and ErrMarking asks for the next.
+// It may be called again after any error; entries that it applied stay in the
+// state until the next commit leaves them out.
 func (t *Table) ApplyQuarantine(ctx context.Context, pending []PendingQuarantine) error {
 	entries := mergeByCommit(pending)
 	if len(entries) == 0 {
@@ -249,10 +250,12 @@ const attemptsPerEntry = 4
 // and returns how many are known to be applied.
 func (t *Table) applyFirst(ctx context.Context, entries []PendingQuarantine) (int, error) {
 	var last error
+	marks := len(entries[0].Replayed) > 0
 	for range attemptsPerEntry {
 		if _, err := t.Reload(ctx); err != nil {
 			return 0, err
 		}
+		t.settleTry(ctx)
 		if n := t.settled(ctx, entries); n > 0 {
 			return n, nil
 		}
@@ -260,6 +263,12 @@ func (t *Table) applyFirst(ctx context.Context, entries []PendingQuarantine) (in
 		// assert the head they were built on, so one at most can land.
 		if last = t.carryOut(ctx, t.together(entries)); last == nil {
 			continue
+		}
+		if errors.Is(last, ErrMarking) {
+			return 0, ErrMarking
+		}
+		if marks {
+			break // a try may take long, and the caller has other work
 		}
 		if r := fault.ReasonOf(last); ctx.Err() != nil || r == fault.Corrupt || r == fault.Unauthorized || r == fault.NotFound {
 			return 0, last
@@ -330,28 +339,47 @@ func (t *Table) appliedSequence() int64 {
 	return newest
 }
 
-// carryOut sends one snapshot that carries the entry out.
+// carryOut sends one snapshot that carries the entry out, or, for one with many
+// records to mark, a part of it; ErrMarking says so.
 func (t *Table) carryOut(ctx context.Context, e PendingQuarantine) error {
-	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), t.lake.cfg.Timeouts.Stage+t.lake.cfg.Timeouts.Commit+t.markTime(e))
-	defer cancel()
+	ctx = t.lake.storage(ctx)
 	before := t.handle()
 	tbl := t.rehandle(before.Metadata())
+	m := &marking{whole: true}
+	if len(e.Replayed) > 0 {
+		var err error
+		switch m, err = t.mark(ctx, tbl, e); {
+		case errors.Is(err, ErrMarking):
+			return ErrMarking
+		case err != nil:
+			return classify(err, "marking what commit %s replayed", e.CommitID)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.lake.cfg.Timeouts.Stage+t.lake.cfg.Timeouts.Commit)
+	defer cancel()
 	tx := tbl.NewTransaction()
 	if err := tx.AssertRefSnapshotID(""); err != nil {
 		return err
 	}
-	summary := iceberg.Properties{keyApplied: strconv.FormatInt(e.Sequence, 10), keyAppliedTo: t.main.String()}
-	if !t.noCopies.Load() {
-		if err := tx.SetProperties(summary); err != nil {
-			return err
+	summary := iceberg.Properties{}
+	if m.whole {
+		summary = iceberg.Properties{keyApplied: strconv.FormatInt(e.Sequence, 10), keyAppliedTo: t.main.String()}
+		if !t.noCopies.Load() {
+			if err := tx.SetProperties(summary); err != nil {
+				return err
+			}
 		}
+		summary = maps.Clone(summary)
+		summary[keyCommitID] = e.CommitID.String()
 	}
-	summary = maps.Clone(summary)
-	summary[keyCommitID] = e.CommitID.String()
 	var err error
-	if len(e.Replayed) > 0 {
-		err = t.mark(ctx, tx, tbl, e, summary)
-	} else {
+	switch {
+	case m.open():
+		summary[keyTry] = m.intent.Attempt.String()
+		err = m.replace(ctx, tx, summary)
+	case len(e.Replayed) > 0:
+		err = addFiles(ctx, tx, tbl, nil, summary)
+	default:
 		err = t.append(ctx, tx, e, summary)
 	}
 	if err != nil {
@@ -370,6 +398,9 @@ func (t *Table) carryOut(ctx context.Context, e PendingQuarantine) error {
 		return classify(err, "committing quarantined records of commit %s", e.CommitID)
 	}
 	t.dropOldMetadata(ctx, before.Metadata(), meta)
+	if !m.whole {
+		return ErrMarking
+	}
 	return nil
 }
 

@@ -2,6 +2,7 @@ package lake
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -21,87 +22,195 @@ import (
 // the record, null before.
 const replayedColumn = "replayed_in"
 
+// What one snapshot of a mark takes at most, so that the caller gets to other work
+// in between; one file is always taken.
+const (
+	markFiles = 64
+	markSize  = 64 << 20
+	markLook  = 10 * time.Second // for finding them
+)
+
 // markBytes is what is taken for granted of an object store, in bytes a second,
 // when the deadline of a mark is set.
 const markBytes = 2 << 20
 
-// mark stages the snapshot that says which records of the quarantine table commit
-// e landed as rows: the files that hold them are written again and replaced.
-// Delete files would be less work, but some engines read them badly.
+// ErrMarking says that a replay is being marked, in several snapshots, and that
+// another call goes on with it.
+var ErrMarking = errors.New("marking replayed records goes on")
+
+// keyTry of a snapshot that marks records is the attempt that wrote its files.
+const keyTry = prefix + "mark"
+
+// marking is what is known about the mark of one entry between calls. It is
+// forgotten with the process: a mark may be set again.
+type marking struct {
+	limit int // of files that one snapshot replaces
+	entry ident.UUID
+	// clean are files in which nothing of the entry is to be marked, with the
+	// number of its records there.
+	clean map[string]int64
+
+	// A try whose outcome is open, on the snapshot base. It is sent again while the
+	// head stays, so that an outage does not fill the disk with copies.
+	base   int64
+	intent Intent
+	olds   []iceberg.DataFile
+	news   []File
+	whole  bool // nothing is left to mark after it
+}
+
+func (m *marking) open() bool { return m.olds != nil }
+
+// mark writes the files again that hold records that commit e landed as rows, as
+// many as one snapshot takes, with the mark. They are going to be replaced: delete
+// files would be less work, but some engines read them badly.
 //
 // The files that it writes have an intent record in the quarantine table's own
 // folder. settleMarks removes what a lost try left.
-func (t *Table) mark(ctx context.Context, tx *table.Transaction, tbl *table.Table, e PendingQuarantine, summary iceberg.Properties) error {
-	tasks, found, err := t.holding(ctx, tbl, e.Replayed)
-	if err != nil {
-		return err
+func (t *Table) mark(ctx context.Context, tbl *table.Table, e PendingQuarantine) (*marking, error) {
+	m := t.marks
+	if m.entry != e.CommitID {
+		*m = marking{limit: m.limit, entry: e.CommitID, clean: map[string]int64{}}
 	}
-	if want := e.ReplayedRows(); found != want {
+	if m.open() {
+		return m, nil // settleTry has looked: the head is its base
+	}
+	plan, cancel := context.WithTimeout(ctx, t.lake.cfg.Timeouts.Stage)
+	defer cancel()
+	tasks, err := t.within(plan, tbl, e.Replayed)
+	if err != nil {
+		return nil, err
+	}
+	bytes := int64(2 * markSize)
+	for _, task := range tasks {
+		bytes = max(bytes, 2*markSize+task.File.FileSizeBytes())
+	}
+	call, cancel := context.WithTimeout(ctx, time.Minute+markLook+time.Duration(bytes/markBytes)*time.Second)
+	defer cancel()
+	chosen, found, whole, err := t.holding(call, tbl, tasks, e)
+	if err != nil {
+		return nil, err
+	}
+	if want := e.ReplayedRows(); whole && found != want {
 		t.log.Warn("quarantine table lacks records that were replayed: somebody removed them", "commit", e.CommitID, "found", found, "replayed", want)
 	}
-	if len(tasks) == 0 {
-		return addFiles(ctx, tx, tbl, nil, summary) // the commit id alone says that it is done
+	m.whole = whole
+	if len(chosen) == 0 {
+		return m, nil // the commit id alone says that it is done
 	}
-	w, err := t.NewWriter(ctx, t.Head().Schema, WriterOptions{Attempt: ident.UUID(uuid.New()), marks: e.CommitID})
+	w, err := t.NewWriter(call, t.Head().Schema, WriterOptions{Attempt: ident.UUID(uuid.New()), marks: e.CommitID})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	files, err := t.rewrite(ctx, w, tbl, tasks, e)
+	files, err := t.rewrite(call, w, tbl, chosen, e)
 	if err != nil {
 		w.Abort(context.WithoutCancel(ctx))
-		return err
+		return nil, err
 	}
-	olds := make([]iceberg.DataFile, len(tasks))
-	for i := range tasks {
-		olds[i] = tasks[i].File
+	m.base, m.intent, m.news = snapshotID(tbl.Metadata()), w.intent, files
+	for i := range chosen {
+		m.olds = append(m.olds, chosen[i].File)
 	}
-	news := make([]iceberg.DataFile, len(files))
-	for i, f := range files {
-		news[i] = f.data
-	}
-	return tx.ReplaceDataFilesWithDataFiles(ctx, olds, news, summary, table.WithoutAutoNameMapping())
+	return m, nil
 }
 
-// holding lists the files that hold records to be marked, and their number.
-func (t *Table) holding(ctx context.Context, tbl *table.Table, offsets map[ident.Partition][]ident.Range) ([]table.FileScanTask, int64, error) {
+// replace puts the files of the try in the place of those that they were made of.
+func (m *marking) replace(ctx context.Context, tx *table.Transaction, summary iceberg.Properties) error {
+	news := make([]iceberg.DataFile, len(m.news))
+	for i, f := range m.news {
+		news[i] = f.data
+	}
+	return tx.ReplaceDataFilesWithDataFiles(ctx, m.olds, news, summary, table.WithoutAutoNameMapping())
+}
+
+func snapshotID(meta table.Metadata) int64 {
+	if s := meta.CurrentSnapshot(); s != nil {
+		return s.SnapshotID
+	}
+	return 0
+}
+
+// settleTry looks, after a reload, what became of the last try to mark. Where the
+// head has left its base without it, no request of it can land any more.
+func (t *Table) settleTry(ctx context.Context) {
+	m := t.marks
+	meta := t.handle().Metadata()
+	if !m.open() || m.base == snapshotID(meta) {
+		return
+	}
+	landed := false
+	for s := range ancestors(meta) {
+		landed = landed || s.Summary != nil && s.Summary.Properties[keyTry] == m.intent.Attempt.String()
+	}
+	if landed {
+		t.RemoveIntent(ctx, m.intent.Attempt)
+	} else if err := t.Undo(ctx, m.intent); err != nil {
+		t.log.Warn("files of a lost try to mark replayed records stay until all are marked", "error", err)
+	}
+	m.base, m.intent, m.olds, m.news = 0, Intent{}, nil, nil
+}
+
+// within lists the files that may hold records that have no mark.
+func (t *Table) within(ctx context.Context, tbl *table.Table, offsets map[ident.Partition][]ident.Range) ([]table.FileScanTask, error) {
 	if tbl.CurrentSnapshot() == nil {
-		return nil, 0, nil
+		return nil, nil
 	}
 	low, high := span(offsets)
-	within := iceberg.NewAnd(iceberg.GreaterThanEqual(iceberg.Reference("offset"), low), iceberg.LessThan(iceberg.Reference("offset"), high))
-	plan := tbl.Scan(table.WithRowFilter(within))
+	filter := iceberg.NewAnd(iceberg.GreaterThanEqual(iceberg.Reference("offset"), low), iceberg.LessThan(iceberg.Reference("offset"), high))
+	plan := tbl.Scan(table.WithRowFilter(filter))
 	defer func() { _ = plan.Close() }() // it holds nothing that could fail to be given back
 	tasks, err := plan.PlanFiles(ctx)
 	if err != nil {
-		return nil, 0, classify(err, "planning a scan of table %s", t.name)
+		return nil, classify(err, "planning a scan of table %s", t.name)
 	}
+	return tasks, nil
+}
+
+// holding chooses the files that hold records to be marked, as many as one
+// snapshot takes, and reports whether those are all. found is the number of
+// records of the entry, marked or not, in the files that it knows.
+func (t *Table) holding(ctx context.Context, tbl *table.Table, tasks []table.FileScanTask, e PendingQuarantine) (chosen []table.FileScanTask, found int64, whole bool, err error) {
 	read := tbl.Scan(table.WithSelectedFields("pipeline", "topic", "topic_id", "partition", "offset", replayedColumn))
 	defer func() { _ = read.Close() }()
-	var out []table.FileScanTask
-	var found int64
+	began, bytes, id := time.Now(), int64(0), e.CommitID.String()
 	for _, task := range tasks {
+		path := task.File.FilePath()
+		if n, known := t.marks.clean[path]; known {
+			found += n
+			continue
+		}
+		full := len(chosen) >= t.marks.limit || bytes >= markSize
+		if late := time.Since(began) > markLook; full || late && len(chosen) > 0 {
+			return chosen, found, false, nil
+		} else if late {
+			return nil, 0, false, ErrMarking
+		}
 		task.Residual = nil // rows are compared below
-		n := int64(0)
+		marks, marked := int64(0), int64(0)
 		err := eachBatch(ctx, read, task, func(rec arrow.RecordBatch) error {
 			c, err := quarantineColumns(rec)
 			if err != nil {
 				return err
 			}
 			for i := range int(rec.NumRows()) {
-				if c.marks(i, offsets) {
-					n++
+				if c.marks(i, e.Replayed) {
+					marks++
+				} else if c.replayed.IsValid(i) && c.replayed.Value(i) == id {
+					marked++
 				}
 			}
 			return nil
 		})
 		if err != nil {
-			return nil, 0, classify(err, "looking for replayed records in %s", task.File.FilePath())
+			return nil, 0, false, classify(err, "looking for replayed records in %s", path)
 		}
-		if found += n; n > 0 {
-			out = append(out, task)
+		if found += marks + marked; marks == 0 {
+			t.marks.clean[path] = marked
+			continue
 		}
+		chosen, bytes = append(chosen, task), bytes+task.File.FileSizeBytes()
 	}
-	return out, found, nil
+	return chosen, found, true, nil
 }
 
 // span is the range of offsets over all partitions.
@@ -272,17 +381,4 @@ func (t *Table) settleMarks(ctx context.Context, e PendingQuarantine) {
 	if err != nil {
 		t.log.Warn("files of a lost try to mark replayed records stay until the next replay", "error", err)
 	}
-}
-
-// markTime is how long the marks of pending entries may take, beyond what an
-// append does: the files that hold the records are read and written again.
-func (t *Table) markTime(e PendingQuarantine) time.Duration {
-	if len(e.Replayed) == 0 {
-		return 0
-	}
-	var bytes int64
-	if s := t.handle().Metadata().CurrentSnapshot(); s != nil && s.Summary != nil {
-		_, _ = fmt.Sscan(s.Summary.Properties["total-files-size"], &bytes) // 0 where others do not say
-	}
-	return time.Minute + time.Duration(bytes/markBytes)*time.Second
 }

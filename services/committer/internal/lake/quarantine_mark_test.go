@@ -162,6 +162,97 @@ func TestAnAmbiguousMarkIsSettledAndLeavesNoFiles(t *testing.T) {
 	}
 }
 
+// sparse is a table with quarantined records in five files, of two each, all of
+// which a replay landed: the mark is pending.
+func sparse(t *testing.T) *bench {
+	b := newBench(t, Settings{})
+	b.commitRows(part(0), 4)
+	for range 5 {
+		c := b.change(KindData)
+		b.poison(&c, quarantined(part(0), c.advance(part(0), Totals{Quarantined: 2})))
+		b.commit(c)
+		require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	}
+	b.commit(b.forgetApplied(KindProgress))
+	var list []ident.Range
+	for o := int64(4); o < 14; o += 2 {
+		list = append(list, ident.Range{First: o, Next: o + 1})
+	}
+	b.replay(list...)
+	b.marks.limit = 2
+	return b
+}
+
+// A replay of records in many files is marked in several snapshots, one a call, so
+// that commits come in between; a crash, or an answer that got lost, between two
+// of them marks nothing twice, and the audit is proven at every step.
+func TestAMarkOfManyFilesTakesSeveralCallsAndGoesOnWhereItWas(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		b := sparse(t)
+		before := len(b.quarantineFiles())
+		require.ErrorIs(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()), ErrMarking)
+		require.Len(t, b.bad(QuarantineFilter{Waiting: true}), 8)
+		for _, deep := range []bool{false, true} {
+			r := b.audit(deep)
+			require.Equal(t, Proven, r.Verdict, r.Text())
+			require.Equal(t, int64(5), r.Replayed)
+		}
+		if crash {
+			b.marks = &marking{limit: 2}
+		}
+		real := b.lake.cat
+		b.outbox = nil
+		b.lake.cat = &failing{Catalog: real, apply: true, err: errors.New("connection reset")}
+		require.Error(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+		b.lake.cat, b.outbox = real, nil
+		require.Len(t, b.bad(QuarantineFilter{Waiting: true}), 6, "it had landed")
+		require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+		require.Equal(t, []int64{5, 7, 9, 11, 13}, offsets(b.bad(QuarantineFilter{Waiting: true})))
+		require.Equal(t, Proven, b.audit(true).Verdict)
+		require.Len(t, b.quarantineFiles(), before+3, "nothing of lost tries")
+	}
+}
+
+// G7: an outage of the catalog does not fill the disk with copies of the files that
+// are to be marked.
+func TestAnOutageLeavesOneCopyOfTheFilesToBeMarked(t *testing.T) {
+	b := replayable(t)
+	b.replay(ident.Range{First: 5, Next: 7})
+	before := len(b.quarantineFiles())
+	real := b.lake.cat
+	b.lake.cat = &failing{Catalog: real, err: errors.New("connection reset")}
+	for range 4 {
+		b.outbox = nil
+		require.Error(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+		require.Len(t, b.quarantineFiles(), before+1)
+	}
+	b.lake.cat, b.outbox = real, nil
+	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	require.Len(t, b.quarantineFiles(), before+1)
+	require.Equal(t, Proven, b.audit(true).Verdict)
+}
+
+// Others replace the head while the outcome of a mark is open: what was written for
+// the old head goes, and the mark is set on the new one.
+func TestAMarkThatSomebodyForestalledIsWrittenAnew(t *testing.T) {
+	b := replayable(t)
+	b.replay(ident.Range{First: 5, Next: 7})
+	before := len(b.quarantineFiles())
+	real := b.lake.cat
+	b.outbox = nil
+	b.lake.cat = &failing{Catalog: real, err: errors.New("connection reset")}
+	require.Error(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	b.lake.cat, b.outbox = real, nil
+	q, err := b.quarantine(t.Context(), false)
+	require.NoError(t, err)
+	o := &other{TB: t, tbl: q.handle()}
+	o.insert(1, nil)
+	theirs := 1
+	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	require.Len(t, b.quarantineFiles(), before+1+theirs)
+	require.Equal(t, []int64{4, 7, 8, 9, 0, 1, 2, 3}, offsets(b.bad(QuarantineFilter{Waiting: true})))
+}
+
 // G6: a committer that was fenced and does not know it yet finds its entry applied
 // by its successor, which is about to mark the next one.
 func TestAFencedCommitterRemovesNoFilesOfAMarkUnderWay(t *testing.T) {

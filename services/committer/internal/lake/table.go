@@ -39,6 +39,9 @@ type Table struct {
 
 	// main is the table that this one is the quarantine table of.
 	main ident.UUID
+	// marks is the mark of a replay under way in the quarantine table, which has it
+	// from its main table.
+	marks *marking
 
 	mu      sync.Mutex
 	tbl     *table.Table

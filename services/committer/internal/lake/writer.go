@@ -202,8 +202,23 @@ func (w *Writer) fail(err error) error {
 	return w.failed
 }
 
-// flush splits and sorts what has been gathered.
-func (w *Writer) flush() error {
+// Flush encodes what has been gathered: an error then belongs to the batches since
+// the last one.
+func (w *Writer) Flush() error {
+	if w.failed != nil {
+		return w.failed
+	}
+	return w.fail(w.flush())
+}
+
+// flush splits and sorts what has been gathered. Batches that break Arrow's own
+// rules are an error, never a panic.
+func (w *Writer) flush() (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fault.New(fault.Corrupt, "gathering rows: %v", r)
+		}
+	}()
 	if len(w.pending) == 0 {
 		return nil
 	}

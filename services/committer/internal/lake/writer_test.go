@@ -3,6 +3,7 @@ package lake
 import (
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -225,6 +226,33 @@ func TestABatchOfAnotherShapeIsRefused(t *testing.T) {
 	require.ErrorIs(t, w.Write(quarantined(part(0), ident.Range{Next: 1})), fault.Of(fault.Internal))
 	_, err = w.Close(t.Context())
 	require.Error(t, err, "a failed writer gives no files")
+}
+
+// G8: rows that break the encoder are an error of the batch that holds them, where
+// the writer is asked to encode each for itself; and never a panic.
+func TestFlushTellsWhichBatchBreaksTheEncoder(t *testing.T) {
+	b := newBench(t, Settings{})
+	w, err := b.NewWriter(t.Context(), b.Head().Schema, b.options())
+	require.NoError(t, err)
+	require.NoError(t, w.Write(b.batch(part(0), ident.Range{Next: 3})))
+	require.Zero(t, w.Open(), "small batches wait to be joined")
+	require.NoError(t, w.Flush())
+	require.Equal(t, 1, w.Open())
+	require.NoError(t, w.Flush(), "nothing waits")
+
+	broken := b.batch(part(0), ident.Range{First: 3, Next: 6})
+	columns := slices.Clone(broken.Columns())
+	at := broken.Schema().FieldIndices("tags")[0]
+	tags := columns[at].Data()
+	offsets := memory.NewBufferBytes(arrow.Int32Traits.CastToBytes([]int32{0, 1, 500, 1000}))
+	columns[at] = array.MakeFromData(array.NewData(tags.DataType(), 3, []*memory.Buffer{nil, offsets}, tags.Children(), 0, 0))
+	require.NoError(t, w.Write(array.NewRecordBatch(broken.Schema(), columns, 3)))
+	require.ErrorIs(t, w.Flush(), fault.Of(fault.Corrupt))
+	require.Error(t, w.Flush())
+	w.Abort(t.Context())
+	intents, err := b.Intents(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, intents)
 }
 
 // W1: NaN is one partition, the zeros are two; every value has its own key.

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/icestream/icestream/internal/backoff"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/schema"
@@ -31,6 +32,12 @@ const (
 
 // landing bounds the landing of a portion for its caller. The committer goes on.
 const landing = 10 * time.Minute
+
+// Until a portion is marked the next one waits: patience in all, asking every pause.
+const (
+	patience = 20 * time.Minute
+	pause    = 2 * time.Second
+)
 
 // reasonOversized are records whose value was cut when they were quarantined.
 const reasonOversized = "oversized"
@@ -211,6 +218,9 @@ func (r *replay) portions(ctx context.Context, part ident.Partition, offsets []i
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if err := r.awaitMark(ctx); err != nil {
+			return err
+		}
 		records, err := r.load(ctx, part, offsets[0], offsets[len(offsets)-1]+1, wanted)
 		if err != nil {
 			return err
@@ -219,6 +229,25 @@ func (r *replay) portions(ctx context.Context, part ident.Partition, offsets []i
 			return nil // somebody removed them meanwhile
 		}
 		if err := r.portion(ctx, part, records); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitMark waits until what landed is marked: many files take a while. The records
+// of the next portion are read under the new ticket alone.
+func (r *replay) awaitMark(ctx context.Context) error {
+	for deadline := time.Now().Add(patience); !r.result.Marked; {
+		ticket, err := r.o.Table.BeginReplay(ctx)
+		if err == nil {
+			r.ticket, r.result.Marked = ticket, true
+			return nil
+		}
+		if fault.ReasonOf(err) != fault.Unavailable || time.Now().After(deadline) {
+			return fault.New(fault.Unavailable, "replaying into table %s: the quarantine table cannot be marked at the moment; the committer tries again by itself: begin another replay when it is done: %w", r.o.Name, err)
+		}
+		if err := backoff.Sleep(ctx, pause); err != nil {
 			return err
 		}
 	}
@@ -251,9 +280,6 @@ func (r *replay) load(ctx context.Context, part ident.Partition, from, to int64,
 
 // portion decodes records and lands those that are rows now.
 func (r *replay) portion(ctx context.Context, part ident.Partition, records []lake.Quarantined) error {
-	if !r.result.Marked {
-		return fault.New(fault.Unavailable, "replaying into table %s: the quarantine table cannot be marked at the moment; the committer tries again by itself: begin another replay when it is done", r.o.Name)
-	}
 	w := &rows{o: r.o, part: part, id: commit.NewID(), epoch: r.ticket.Epoch()}
 	landed, err := r.decode(ctx, w, part, records)
 	if err == nil && len(landed) > 0 && !r.o.DryRun {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -314,22 +316,51 @@ func TestAnAnswerThatDoesNotAccountForEveryRecordOnceIsRefused(t *testing.T) {
 }
 
 func TestAReplayStopsWhereItCannotBeMarkedAndSaysWhatLanded(t *testing.T) {
-	w := newWorld(t)
-	w.quarantine(part(0), 0, 2)
-	w.quarantine(part(1), 0, 2)
-	w.land = func(r commit.Replay) (commit.Replayed, error) {
-		w.landed = append(w.landed, r)
-		return commit.Replayed{SnapshotID: 7}, nil
-	}
-	r, err := w.run(Options{})
-	require.ErrorIs(t, err, fault.Of(fault.Unavailable))
-	require.ErrorContains(t, err, "2 records were replayed before")
-	require.Len(t, w.landed, 1)
-	require.False(t, r.Marked)
-	w.records = w.records[:2]
-	r, err = w.run(Options{})
-	require.NoError(t, err, "there is nothing behind it")
-	require.False(t, r.Marked)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.quarantine(part(0), 0, 2)
+		w.quarantine(part(1), 0, 2)
+		w.land = func(r commit.Replay) (commit.Replayed, error) {
+			w.landed = append(w.landed, r)
+			w.begin = func() error { return fault.New(fault.Unavailable, "an entry waits") }
+			return commit.Replayed{SnapshotID: 7}, nil
+		}
+		r, err := w.run(Options{})
+		require.ErrorIs(t, err, fault.Of(fault.Unavailable))
+		require.ErrorContains(t, err, "2 records were replayed before")
+		require.Len(t, w.landed, 1)
+		require.False(t, r.Marked)
+		w.records, w.begin = w.records[:2], nil
+		r, err = w.run(Options{})
+		require.NoError(t, err, "there is nothing behind it")
+		require.False(t, r.Marked)
+	})
+}
+
+// The mark of many files takes a while; the next portion waits for it.
+func TestAReplayGoesOnWhenItsMarkTookAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.quarantine(part(0), 0, 2)
+		w.quarantine(part(1), 0, 2)
+		w.land = func(r commit.Replay) (commit.Replayed, error) {
+			w.landed = append(w.landed, r)
+			done := time.Now().Add(3 * time.Minute)
+			w.begin = func() error {
+				if time.Now().Before(done) {
+					return fault.New(fault.Unavailable, "an entry waits")
+				}
+				w.begin = nil
+				return nil
+			}
+			return commit.Replayed{SnapshotID: 7, Marked: len(w.landed) == 2}, nil
+		}
+		r, err := w.run(Options{})
+		require.NoError(t, err)
+		require.Len(t, w.landed, 2)
+		require.Equal(t, int64(4), r.Replayed)
+		require.True(t, r.Marked)
+	})
 }
 
 func TestFilesOfAPortionThatFailsAreRemoved(t *testing.T) {
