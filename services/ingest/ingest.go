@@ -115,15 +115,16 @@ func (s *Service) pipelineConfig(i int, schemas *registry.Client) (pipeline.Conf
 	src.Dial = s.d.DialKafka
 	component := s.d.Health.Component("ingest/pipeline/" + p.Name)
 	component.NotReady("starting")
+	message := int64(set.Limits.MaxMessage()) - messageSlack
 	return pipeline.Config{
 		Pipeline: *p, Deployment: set.Deployment, Instance: s.cfg.Instance, Revision: set.Revision(p, decoder),
-		Source: src, BatchBytes: int64(set.Limits.BatchBytes), RecordMax: int64(set.Limits.RecordMax),
+		Source: src, BatchBytes: min(int64(set.Limits.BatchBytes), message/2), RecordMax: int64(set.Limits.RecordMax),
 		RevisionOf: func(policy string) uint64 {
 			switched := *p
 			switched.OnInvalid = policy
 			return set.Revision(&switched, decoder)
 		},
-		MessageMax: int64(set.Limits.MaxMessage()) - messageSlack, Window: share / 2,
+		MessageMax: message, Window: share / 2,
 		Committer: func(ctx context.Context, table string) (grpc.ClientConnInterface, error) {
 			return s.conns.owner(ctx, table, discovery.Committer)
 		},

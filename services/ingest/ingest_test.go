@@ -15,8 +15,10 @@ import (
 
 	adminv1 "github.com/icestream/icestream/gen/go/icestream/admin/v1"
 	bufferv1 "github.com/icestream/icestream/gen/go/icestream/buffer/v1"
+	ingestv1 "github.com/icestream/icestream/gen/go/icestream/ingest/v1"
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/obs"
 	"github.com/icestream/icestream/internal/rpc"
 	"github.com/icestream/icestream/internal/wire"
@@ -324,6 +326,63 @@ func TestRecordsUpToTheLimitAreRowsAndLargerOnesQuarantined(t *testing.T) { // i
 	require.Equal(t, "bad invalid_utf8", got[4])
 	require.Equal(t, "bad oversized", got[5])
 	require.Equal(t, "o6", got[6])
+}
+
+// wideProto is a message of which two bytes on the wire are an element with 40 columns.
+func wideProto() string {
+	fields := ""
+	for n := range 40 {
+		fields += fmt.Sprintf("int64 n%d = %d; ", n, n+1)
+	}
+	return `syntax = "proto3"; package shop; message Wide { string id = 1; repeated Item items = 2; } message Item { ` + fields + "}"
+}
+
+func wide(id string, items int) []byte {
+	v := protowire.AppendTag(framed(9, "", 1, "")[:6], 1, protowire.BytesType)
+	v = protowire.AppendString(v, id)
+	return append(v, bytes.Repeat([]byte{0x12, 0}, items)...)
+}
+
+// A row may be many times larger than its record; a message of the world holds 5 MiB, less a little. What is too large
+// goes to quarantine, what only is too large together is sent apart (G8).
+func TestASmallRecordWhoseRowNoMessageCanCarryGoesToQuarantine(t *testing.T) {
+	w := newWorld(t, ordersTopic, topic(1))
+	w.mu.Lock()
+	w.schemas[9] = wideProto()
+	w.mu.Unlock()
+	const mib = 1 << 20 / (40 * 8) // elements in about 1 MiB
+	w.produce(0, wide("a", 1), wide("b", 40*mib), wide("c", 3*mib), wide("d", 3*mib), wide("e", 5*mib), wide("f", 4*mib), wide("g", 1))
+	i := w.start()
+	w.appended(0, 7)
+	require.Equal(t, map[int64]string{0: "a", 1: "bad oversized", 2: "c", 3: "d", 4: "bad oversized", 5: "f", 6: "g"}, w.outcome(0))
+	w.mu.Lock()
+	for _, e := range w.entries {
+		require.LessOrEqual(t, e.Bytes(), int64(w.cfg.Limits.MaxMessage()))
+	}
+	w.mu.Unlock()
+
+	resp, err := ingestv1.NewDecodeServiceClient(i.dial(t)).Decode(t.Context(), &ingestv1.DecodeRequest{
+		Pipeline: "p", Table: "shop.orders", Partition: wire.PartitionToProto(ident.Partition{Pipeline: "p", Topic: "orders"}),
+		Records: []*ingestv1.RawRecord{{Offset: 0, Value: wide("a", 1)}, {Offset: 1, Value: wide("b", 40*mib)}},
+	})
+	require.NoError(t, err)
+	require.Len(t, resp.GetRefusals(), 1)
+	require.Equal(t, "oversized", resp.GetRefusals()[0].GetReason())
+}
+
+func TestRowsThatNoMessageCanCarryCountForTheFloodGuard(t *testing.T) {
+	w := newWorld(t, ordersTopic+", flood: {share: 50%, window: 10}", topic(1))
+	w.mu.Lock()
+	w.schemas[9] = wideProto()
+	w.mu.Unlock()
+	var values [][]byte
+	for n := range 12 {
+		values = append(values, wide("x", n/5*20_000))
+	}
+	w.produce(0, values...)
+	w.start()
+	w.stopped("6 of the last 10 records could not be rows, most often for oversized (6)")
+	w.appended(0, 10)
 }
 
 func TestPoliciesForBadRecordsAndTombstones(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/icestream/icestream/internal/arrowx"
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
 // Rows is a decoder's batch: it appends one row per payload to columns of its own. A failed Append leaves no trace.
@@ -21,7 +22,8 @@ type Rows interface {
 	AppendNull() error
 	Undo() // takes the last row back; once after each append
 	Rows() int
-	Size() int // bytes so far; walks all columns
+	Size() int  // bytes of all rows in an Arrow message; walks all columns
+	Grown() int // about how many bytes the last row may take beyond a multiple of its payload
 	Finish() []arrow.Array
 	Reset()
 }
@@ -70,6 +72,8 @@ type Options struct {
 	Revision  uint64 // pipeline revision
 	MaxBytes  int64  // an entry is full from this size on
 	MaxRows   int    // an entry is full from this number of records on
+	// MaxMessage is the size that no entry with rows may exceed, 0 for none.
+	MaxMessage int64
 }
 
 // Builder builds the entries of one topic partition, one after the other. It is not safe for concurrent use; the
@@ -94,6 +98,8 @@ type Builder struct {
 	minT   int64
 	maxT   int64
 
+	bound      int64 // the rows take no more bytes
+	columns    int64 // of the rows, at every depth
 	raw        int64 // bytes of records since the last measurement
 	measured   int64
 	measuredAt int64
@@ -101,6 +107,21 @@ type Builder struct {
 
 // measureRecords is the number of records after which an entry is measured again.
 const measureRecords = 32
+
+// What a row takes at the most: for each byte of its record, because a few bytes can stand for a name or become text, and
+// for each column, with what the head of a message says about it.
+const (
+	perByte   = 1 << 10
+	perColumn = 256
+)
+
+// TooLargeError is a record whose row no message can carry.
+type TooLargeError struct{ Size, Max int64 }
+
+// Error is the fault in words.
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("the row has %d bytes, a message may have %d", e.Size, e.Max)
+}
 
 // ErrOrder is returned for a record below the next expected offset.
 var ErrOrder = errors.New("record is below the next expected offset")
@@ -120,6 +141,7 @@ func (b *Builder) start(first int64) {
 	b.epoch, b.count, b.minT, b.maxT = -1, 0, 0, 0
 	b.nulls = 0
 	b.raw, b.measured, b.measuredAt = 0, 0, 0
+	b.bound, b.columns = 0, 0
 }
 
 // First is the first offset of the open entry.
@@ -140,7 +162,7 @@ func (b *Builder) Full() bool {
 	if b.count-b.measuredAt >= measureRecords || b.raw >= b.o.MaxBytes/8 {
 		b.measured, b.measuredAt, b.raw = b.Size(), b.count, 0
 	}
-	return b.measured >= b.o.MaxBytes
+	return b.measured >= b.o.MaxBytes+b.columns*perColumn
 }
 
 // Records is the number of records of the open entry, rows or not.
@@ -168,7 +190,42 @@ func (b *Builder) Bind(t *Target, rows Rows, done func(Rows)) error {
 	b.meta = m
 	b.target, b.rows, b.done = t, rows, done
 	b.keyed, _ = rows.(Keyed)
+	b.columns = columns(t.Schema.Fields())
 	return nil
+}
+
+func columns(fields []arrow.Field) int64 {
+	n := int64(len(fields))
+	for _, f := range fields {
+		if nested, ok := f.Type.(arrow.NestedType); ok {
+			n += columns(nested.Fields())
+		}
+	}
+	return n
+}
+
+// fits takes the row that was just decoded back if the entry is too large with it. The error is cell.ErrBatchFull where
+// the row may fit into an entry of its own. Columns are measured only when a bound of their size leaves a doubt.
+func (b *Builder) fits(r *Record) error {
+	if b.o.MaxMessage == 0 {
+		return nil
+	}
+	grown := int64(b.rows.Grown())
+	b.raw += grown / 4 // nearer to what is there
+	b.bound += perByte*(r.Size()+int64(len(r.Headers))) + perColumn*b.columns + grown
+	if b.bound+b.bad.size <= b.o.MaxMessage {
+		return nil
+	}
+	size := b.Size() + r.Size() + int64(len(r.Headers))*16 + 64 // the internal columns of r come later
+	if size <= b.o.MaxMessage {
+		b.bound = size - b.bad.size
+		return nil
+	}
+	b.rows.Undo()
+	if b.count > 0 {
+		return cell.ErrBatchFull
+	}
+	return &TooLargeError{Size: size, Max: b.o.MaxMessage}
 }
 
 // Rebind moves the open entry to other columns when all its rows are tombstones, which every schema can hold: it
@@ -187,9 +244,16 @@ func (b *Builder) Rebind(t *Target, rows Rows, done func(Rows)) (bool, error) {
 			return false, err
 		}
 	}
+	size := int64(rows.Size())
+	if b.o.MaxMessage > 0 && size+b.meta.size()+b.bad.size > b.o.MaxMessage {
+		rows.Reset()
+		return false, nil
+	}
 	b.rows.Reset()
 	b.done(b.rows)
 	b.target, b.rows, b.keyed, b.done = t, rows, keyed, done
+	b.columns = columns(t.Schema.Fields())
+	b.bound = b.Size()
 	return true, nil
 }
 
@@ -205,6 +269,9 @@ func (b *Builder) Row(r *Record, payload []byte, schemaID int32) error {
 	if err := b.rows.Append(payload); err != nil {
 		return err
 	}
+	if err := b.fits(r); err != nil {
+		return err
+	}
 	b.keys = nil
 	return b.took(r, outcomeRow, schemaID)
 }
@@ -218,6 +285,9 @@ func (b *Builder) NullRow(r *Record) error {
 		b.keyed.NextKey(r.KeyPayload)
 	}
 	if err := b.rows.AppendNull(); err != nil {
+		return err
+	}
+	if err := b.fits(r); err != nil {
 		return err
 	}
 	if b.keyed != nil && b.nulls == b.rows.Rows()-1 {
@@ -290,7 +360,7 @@ func (b *Builder) skip(r ident.Range, reason event.SkipReason) {
 
 func (b *Builder) take(r *Record, o outcome) {
 	b.gap(r.Offset)
-	b.raw += int64(len(r.Key) + len(r.Value))
+	b.raw += r.Size()
 	b.digest.add(r, o)
 	if b.minT == 0 || r.Time < b.minT {
 		b.minT = r.Time

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -16,6 +17,7 @@ import (
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
 // textRows decodes a payload into one string column; payloads that begin with "!" are undecodable.
@@ -35,8 +37,9 @@ func (r *textRows) AppendNull() error {
 	r.values = append(r.values, nil)
 	return nil
 }
-func (r *textRows) Undo()     { r.values = r.values[:len(r.values)-1] }
-func (r *textRows) Rows() int { return len(r.values) }
+func (r *textRows) Undo()      { r.values = r.values[:len(r.values)-1] }
+func (r *textRows) Rows() int  { return len(r.values) }
+func (r *textRows) Grown() int { return 0 }
 func (r *textRows) Size() int {
 	n := 0
 	for _, v := range r.values {
@@ -220,6 +223,35 @@ func TestFullByRecordsAndByBytes(t *testing.T) {
 		require.NoError(t, b.Row(r, r.Value, -1))
 	}
 	require.True(t, b.Full())
+}
+
+// Whether rows or tombstones fill it, an entry is cut before a message cannot carry it (G8).
+func TestARowThatMakesTheEntryLargerThanAMessageIsNotTaken(t *testing.T) {
+	b := New(Options{Partition: part(), MaxBytes: 1 << 30, MaxRows: 1000, MaxMessage: 1 << 16}, 0)
+	bind(t, b, true)
+	row := func(offset int64, size int) error {
+		v := strings.Repeat("a", size)
+		return b.Row(rec(offset, v), []byte(v), -1)
+	}
+	require.NoError(t, row(0, 15_000))
+	require.NoError(t, row(1, 15_000))
+	require.ErrorIs(t, row(2, 20_000), cell.ErrBatchFull)
+	require.Equal(t, int64(2), b.Next())
+	e, err := b.Cut()
+	require.NoError(t, err)
+	require.EqualValues(t, 2, e.Rows)
+	e.Release(true)
+
+	bind(t, b, true)
+	var large *TooLargeError
+	require.ErrorAs(t, row(2, 1<<16), &large)
+	require.True(t, b.Empty())
+	require.NoError(t, b.Quarantine(rec(2, "x"), ReasonOversized, large.Error(), -1))
+	require.NoError(t, row(3, 1_000))
+
+	long := rec(4, "")
+	long.Value, long.Key = nil, make([]byte, 1<<16)
+	require.ErrorIs(t, b.NullRow(long), cell.ErrBatchFull)
 }
 
 func TestDigestDependsOnEveryPartOfARecord(t *testing.T) {

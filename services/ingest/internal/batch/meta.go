@@ -59,7 +59,7 @@ func (m *meta) reset() {
 func (m *meta) size() int64 {
 	n := 0
 	for _, c := range m.all {
-		n += c.Size()
+		n += c.Size(m.rows)
 	}
 	return int64(n)
 }

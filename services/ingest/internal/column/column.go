@@ -150,14 +150,50 @@ func (c *Column) Span(row int) (start, end int) {
 	return int(c.offsets[row]), int(c.offsets[row+1])
 }
 
-// Size is the number of bytes of the values held, children included.
-func (c *Column) Size() int {
-	size := len(c.words8)*8 + len(c.words4)*4 + len(c.bits) + len(c.valid) + len(c.offsets)*4 + len(c.data)
+// Size is the number of bytes that the given rows take in an Arrow message, those of
+// the children included and those of absent values, too. There are no more rows in the
+// column than that.
+func (c *Column) Size(rows int) int {
+	gap := max(rows-c.n, 0)
+	size := bytesPerNode
+	if c.hasValid || c.absentNull && gap > 0 {
+		size += padded((rows + 7) / 8)
+	}
+	below := rows // rows of the children
+	switch c.kind {
+	case kind4:
+		size += padded(4 * rows)
+	case kind8:
+		size += padded(8 * rows)
+	case kind16:
+		size += padded(16 * rows)
+	case kindBool:
+		size += padded((rows + 7) / 8)
+	case kindFixed:
+		size += padded(c.width * rows)
+	case kindBytes:
+		data := len(c.data)
+		if !c.absentNull {
+			data += gap * len(c.absent)
+		}
+		size += padded(4*(rows+1)) + padded(data)
+	case kindList, kindMap:
+		size += padded(4 * (rows + 1))
+		below = c.kids[0].n
+	case kindStruct:
+	}
 	for _, k := range c.kids {
-		size += k.Size()
+		size += k.Size(below)
 	}
 	return size
 }
+
+// bytesPerNode is what the head of an Arrow message holds for a column: its counts, and
+// place and length of up to three buffers.
+const bytesPerNode = 16 + 3*16
+
+// padded is the length of a buffer in an Arrow message.
+func padded(n int) int { return (n + 63) &^ 63 }
 
 // Set8 writes a value of 8 bytes: an integer, a timestamp, the bits of a double.
 func (c *Column) Set8(row int, v uint64) {

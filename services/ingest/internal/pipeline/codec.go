@@ -52,6 +52,7 @@ func reasonOf(err error) (reason, text string, ok bool) {
 	var rf *RecordError
 	var fe *frame.Error
 	var ce *cell.Error
+	var te *batch.TooLargeError
 	switch {
 	case errors.As(err, &rf):
 		return rf.Reason, rf.Text, true
@@ -59,6 +60,8 @@ func reasonOf(err error) (reason, text string, ok bool) {
 		return fe.Reason, fe.Error(), true
 	case errors.As(err, &ce):
 		return ce.Reason, ce.Error(), true
+	case errors.As(err, &te):
+		return batch.ReasonOversized, te.Error(), true
 	default:
 		return "", "", false
 	}
@@ -161,7 +164,7 @@ func (r *wholeRows) Undo() {
 	r.value.Truncate(r.n)
 }
 
-func (r *wholeRows) Size() int { return r.value.Size() }
+func (r *wholeRows) Size() int { return r.nullRows.Size() + r.value.Size(r.n) }
 
 func (r *wholeRows) Finish() []arrow.Array {
 	out := r.nullRows.Finish()
@@ -192,9 +195,19 @@ func (r *nullRows) AppendNull() error {
 
 func (r *nullRows) Undo() { r.n-- }
 
-func (r *nullRows) Rows() int { return r.n }
-func (r *nullRows) Size() int { return r.n * len(r.mapped) }
-func (r *nullRows) Reset()    { r.n = 0 }
+func (r *nullRows) Rows() int  { return r.n }
+func (r *nullRows) Grown() int { return 0 }
+func (r *nullRows) Reset()     { r.n = 0 }
+
+func (r *nullRows) Size() int {
+	size := 0
+	for _, n := range r.mapped {
+		if c, err := column.New(n.ArrowField().Type); err == nil {
+			size += c.Size(r.n)
+		}
+	}
+	return size
+}
 
 func (r *nullRows) Finish() []arrow.Array {
 	out := make([]arrow.Array, len(r.mapped))

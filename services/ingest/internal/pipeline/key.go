@@ -284,6 +284,9 @@ func (r *keyedRows) Undo() {
 // Size implements batch.Rows.
 func (r *keyedRows) Size() int { return r.values.Size() + r.key.Size() }
 
+// Grown implements batch.Rows.
+func (r *keyedRows) Grown() int { return r.values.Grown() + r.key.Grown() }
+
 // Reset implements batch.Rows.
 func (r *keyedRows) Reset() {
 	r.values.Reset()

@@ -80,7 +80,7 @@ func (r *rawRows) Undo() {
 }
 
 // Size implements batch.Rows.
-func (r *rawRows) Size() int { return r.unknownRows.Size() + r.raw.Size() }
+func (r *rawRows) Size() int { return r.unknownRows.Size() + r.raw.Size(r.Rows()) }
 
 // Reset implements batch.Rows.
 func (r *rawRows) Reset() {

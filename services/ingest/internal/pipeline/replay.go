@@ -45,7 +45,7 @@ func (p *Pipeline) Decode(ctx context.Context, table string, part ident.Partitio
 	}
 	d := &decoding{
 		p: p, t: p.tableNamed(table), dry: dry, plans: map[planKey]*plan{},
-		b: batch.New(batch.Options{Partition: part, Revision: p.c.Revision, MaxBytes: p.c.BatchBytes, MaxRows: maxRows}, records[0].Offset),
+		b: batch.New(batch.Options{Partition: part, Revision: p.c.Revision, MaxBytes: p.c.BatchBytes, MaxRows: maxRows, MaxMessage: p.c.MessageMax}, records[0].Offset),
 	}
 	defer func() { d.b.Drop(d.b.First()) }()
 	for i := range records {

@@ -23,9 +23,6 @@ const (
 	linger = 5 * time.Millisecond
 	// maxRows is the number of records after which an entry is cut.
 	maxRows = 8192
-	// alone is the payload size from which a record gets an entry of its own, because its row may be many times
-	// larger: only then can it be taken back when no message could carry it.
-	alone = 4 << 20
 	// schemaPatience is how long an entry waits at most for the log to learn its schema before the committer is asked again.
 	schemaPatience = 5 * time.Second
 )
@@ -57,7 +54,7 @@ func (s *session) run(ctx context.Context, committed ident.Position) error {
 	c := &s.w.p.c
 	s.bounds = s.lane.Bounds
 	s.policy = s.w.p.policy.Load()
-	s.b = batch.New(batch.Options{Partition: s.part, Revision: s.policy.with(s.pins), MaxBytes: c.BatchBytes, MaxRows: maxRows}, s.lane.Start)
+	s.b = batch.New(batch.Options{Partition: s.part, Revision: s.policy.with(s.pins), MaxBytes: c.BatchBytes, MaxRows: maxRows, MaxMessage: c.MessageMax}, s.lane.Start)
 	defer func() { s.b.Drop(s.b.First()) }()
 	epoch := s.w.epochBefore(s.lane.Start, committed)
 	if err := s.checkLoss(ctx); err != nil {
@@ -277,9 +274,6 @@ func (s *session) record(ctx context.Context, r *batch.Record) error {
 	if err != nil {
 		return s.fault(ctx, r, err, schemaID)
 	}
-	if len(f.Payload) >= alone {
-		return s.large(ctx, r, f, pl, schemaID)
-	}
 	return s.row(ctx, r, f, pl, schemaID)
 }
 
@@ -303,32 +297,6 @@ func (s *session) row(ctx context.Context, r *batch.Record, f *frame.Frame, pl *
 	}
 	s.w.flood.good(r.Offset)
 	return nil
-}
-
-// large gives a record an entry of its own, and quarantines it when its row is larger than a message may be.
-func (s *session) large(ctx context.Context, r *batch.Record, f *frame.Frame, pl *plan, schemaID int32) error {
-	if !s.b.Empty() {
-		if err := s.send(ctx); err != nil {
-			return err
-		}
-	}
-	first := s.b.First()
-	if err := s.row(ctx, r, f, pl, schemaID); err != nil {
-		return err
-	}
-	if size := s.b.Size(); size > s.w.p.c.MessageMax {
-		s.drop(first)
-		text := fmt.Sprintf("the row has %d bytes, a message may have %d", size, s.w.p.c.MessageMax)
-		if err := s.invalid(ctx, r, batch.ReasonOversized, text, schemaID); err != nil {
-			return err
-		}
-	}
-	return s.send(ctx)
-}
-
-func (s *session) drop(first int64) {
-	s.b.Drop(first)
-	s.bound = nil
 }
 
 // bind makes the open entry ready for rows of the plan.

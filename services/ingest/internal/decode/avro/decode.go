@@ -53,6 +53,9 @@ func (b *Batch) Append(payload []byte) error {
 	return nil
 }
 
+// Grown is about how many bytes the last row may take beyond a multiple of its payload.
+func (b *Batch) Grown() int { return b.Batch.Grown() + b.grown }
+
 func (b *Batch) path() string {
 	out := make([]string, len(b.at))
 	for i, name := range b.at {

@@ -110,11 +110,16 @@ func (b *Batch) Undo() {
 // Rows is the number of rows.
 func (b *Batch) Rows() int { return b.rows }
 
-// Size is the number of bytes held. It looks at every column: ask now and then.
+// Grown is about how many bytes the last row may take beyond a multiple of its
+// payload: those of the cells of its list and map elements.
+func (b *Batch) Grown() int { return b.cells.Grown() }
+
+// Size is the number of bytes that the rows take in an Arrow message. It looks at
+// every column: ask now and then.
 func (b *Batch) Size() int {
 	size := 0
 	for _, c := range b.columns {
-		size += c.Size()
+		size += c.Size(b.rows)
 	}
 	return size
 }

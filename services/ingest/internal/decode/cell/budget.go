@@ -53,6 +53,12 @@ func (b *Budget) Undo() {
 	b.spent, b.last = b.rows, 0
 }
 
+// cellBytes is more than a cell takes where its value is absent.
+const cellBytes = 64
+
+// Grown is a bound for the bytes of the cells that the last row spent.
+func (b *Budget) Grown() int { return b.last * cellBytes }
+
 // Reset gives everything back.
 func (b *Budget) Reset() { b.spent, b.rows, b.last = 0, 0, 0 }
 
