@@ -88,10 +88,12 @@ func (j *jsonText) unknown(md protoreflect.MessageDescriptor, s []byte) bool {
 		}
 		value := s[:size]
 		s = s[size:]
-		if typ == protowire.BytesType {
+		switch typ {
+		case protowire.BytesType:
 			value, _ = protowire.ConsumeBytes(value)
-		} else if typ == protowire.StartGroupType {
+		case protowire.StartGroupType:
 			value, _ = protowire.ConsumeGroup(num, value)
+		default: // a number, in which nothing is
 		}
 		switch {
 		case fd.Message() != nil:

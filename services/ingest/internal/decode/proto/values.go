@@ -104,11 +104,14 @@ func (b *Batch) time(f *field, c *column.Column, s []byte, row int) fail {
 			return failed
 		}
 	}
-	known := uint64(2)
-	if f.conv == convDate {
+	var known uint64
+	switch f.conv {
+	case convDate:
 		known = 3
-	} else if f.conv == convDayTime {
+	case convDayTime:
 		known = 4
+	default:
+		known = 2
 	}
 	failed := b.readInts(s, known)
 	if failed != ok {
