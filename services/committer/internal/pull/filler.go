@@ -30,6 +30,8 @@ type Files interface {
 // Writer writes rows to data files; lake.Writer is one.
 type Writer interface {
 	Write(rec arrow.RecordBatch) error
+	// Flush encodes what Write has gathered.
+	Flush() error
 	Bytes() int64
 	Open() int
 	Close(ctx context.Context) ([]lake.File, error)
@@ -57,8 +59,9 @@ type filler struct {
 	batch  *commit.Batch // nil when nothing was taken since the last seal
 	writer Writer        // nil when the batch has no rows yet
 	shape  *schema.Schema
-	poison int64  // bytes of quarantined records
-	next   *entry // waits for a seal, because its rows need newer columns
+	poison int64     // bytes of quarantined records
+	next   *entry    // waits for a seal, because its rows need newer columns
+	alone  time.Time // until then entries are encoded one by one
 }
 
 func newFiller(p *Puller, owner Owner) *filler {
@@ -151,7 +154,7 @@ func (f *filler) fill(ctx context.Context, e entry) error {
 		return err
 	}
 	defer m.release()
-	if err := f.write(ctx, &m, writer); err != nil {
+	if err := f.write(ctx, e, &m, writer); err != nil {
 		return err
 	}
 	f.quarantine(e, &m)
@@ -168,8 +171,10 @@ func (f *filler) fill(ctx context.Context, e entry) error {
 func (f *filler) refused(ctx context.Context, err error) bool {
 	e := *f.next
 	f.done()
-	f.p.blame(e, err, f.owner, f.batch == nil || len(f.batch.Parts) == 0)
 	_, whole := errors.AsType[unmade](err)
+	if whole || f.oneByOne() { // otherwise it may be the fault of an entry before
+		f.p.blame(e, err, f.owner, f.batch == nil || len(f.batch.Parts) == 0)
+	}
 	if !whole {
 		f.failed(ctx, err)
 	}
@@ -241,26 +246,65 @@ func (f *filler) make(e entry) (m made, err error) {
 }
 
 // write writes the rows of an entry.
-func (f *filler) write(ctx context.Context, m *made, epoch ident.WriterEpoch) (err error) {
+func (f *filler) write(ctx context.Context, e entry, m *made, epoch ident.WriterEpoch) (err error) {
 	if m.rows == nil {
 		return nil
 	}
-	if f.writer == nil {
-		shape := shapeFor(f.p.o.Files.Shape(), m.target)
-		if f.writer, err = f.p.o.Files.NewWriter(ctx, shape, f.batch.ID, epoch); err != nil {
-			return fmt.Errorf("opening data files: %w", err)
-		}
-		f.shape = shape
-	}
-	rec := m.rows
-	if f.shape != m.target {
-		if rec, err = arrowx.Conform(rec, m.target, f.shape); err != nil {
+	if f.p.suspect(e.append) {
+		if err := f.try(ctx, m, epoch); err != nil {
 			return err
 		}
-		defer rec.Release()
 	}
-	return f.writer.Write(rec)
+	if f.writer == nil {
+		if f.writer, f.shape, err = f.open(ctx, m.target, f.batch.ID, epoch); err != nil {
+			return err
+		}
+	}
+	return put(f.writer, f.shape, m, f.oneByOne())
 }
+
+func (f *filler) open(ctx context.Context, target *schema.Schema, id ident.UUID, epoch ident.WriterEpoch) (Writer, *schema.Schema, error) {
+	shape := shapeFor(f.p.o.Files.Shape(), target)
+	w, err := f.p.o.Files.NewWriter(ctx, shape, id, epoch)
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening data files: %w", err)
+	}
+	return w, shape, nil
+}
+
+// try writes an entry that broke files before to some that are thrown away.
+func (f *filler) try(ctx context.Context, m *made, epoch ident.WriterEpoch) error {
+	w, shape, err := f.open(ctx, m.target, commit.NewID(), epoch)
+	if err != nil {
+		return err
+	}
+	defer w.Abort(ctx)
+	if err = put(w, shape, m, true); fault.ReasonOf(err) == fault.Corrupt {
+		return unmade{err}
+	}
+	return err
+}
+
+// put writes rows to files of a shape. A writer joins small batches; now makes it
+// encode these at once, so that an error is theirs.
+func put(w Writer, shape *schema.Schema, m *made, now bool) error {
+	rec := m.rows
+	if shape != m.target {
+		conformed, err := arrowx.Conform(rec, m.target, shape)
+		if err != nil {
+			return err
+		}
+		defer conformed.Release()
+		rec = conformed
+	}
+	if err := w.Write(rec); err != nil || !now {
+		return err
+	}
+	return w.Flush()
+}
+
+// oneByOne reports whether rows broke files a while ago.
+func (f *filler) oneByOne() bool { return time.Now().Before(f.alone) }
 
 func (p *Puller) schemaOf(fingerprint string) *schema.Schema {
 	p.mu.Lock()
@@ -444,6 +488,9 @@ func (f *filler) failed(ctx context.Context, err error) {
 	f.p.log.Warn("writing failed: rows are read again from the log", "error", err)
 	f.owner.Failed(err)
 	f.abandon(ctx)
+	if fault.ReasonOf(err) == fault.Corrupt {
+		f.alone = time.Now().Add(aloneTime)
+	}
 	if f.pause.Wait(ctx, 0) != nil {
 		return
 	}

@@ -92,6 +92,7 @@ type memFiles struct {
 	columns map[string]int
 	fail    error
 	shape   *schema.Schema // of the table
+	breaks  int64          // id of a row that cannot be encoded
 	by      string         // column of the table that it is partitioned by
 	block   chan struct{}  // when set, writes wait for it
 }
@@ -100,6 +101,7 @@ type memWriter struct {
 	f       *memFiles
 	path    string
 	ids     []int64
+	joined  []int64 // not encoded yet
 	columns int
 }
 
@@ -125,14 +127,30 @@ func (w *memWriter) Write(rec arrow.RecordBatch) error {
 	if fail != nil {
 		return fail
 	}
-	w.ids = append(w.ids, rec.Column(0).(*array.Int64).Int64Values()...)
+	w.joined = append(w.joined, rec.Column(0).(*array.Int64).Int64Values()...)
+	if len(w.joined) < 1000 {
+		return nil
+	}
+	return w.Flush()
+}
+
+func (w *memWriter) Flush() error {
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	if w.f.breaks != 0 && slices.Contains(w.joined, w.f.breaks) {
+		return fault.New(fault.Corrupt, "the encoder panicked")
+	}
+	w.ids, w.joined = append(w.ids, w.joined...), nil
 	return nil
 }
 
-func (w *memWriter) Bytes() int64 { return int64(len(w.ids)) * 10 }
+func (w *memWriter) Bytes() int64 { return int64(len(w.ids)+len(w.joined)) * 10 }
 func (w *memWriter) Open() int    { return 1 }
 
 func (w *memWriter) Close(context.Context) ([]lake.File, error) {
+	if err := w.Flush(); err != nil {
+		return nil, err
+	}
 	w.f.mu.Lock()
 	defer w.f.mu.Unlock()
 	w.f.files[w.path], w.f.columns[w.path] = w.ids, w.columns

@@ -14,9 +14,10 @@ import (
 // fault of memory, of a version, or of Icestream. It must not hold the others for
 // ever (docs/design/quarantine.md).
 const (
-	unreadableTries = 3           // before its partition is called held, red
-	unreadableAgain = time.Second // between these tries
-	unreadableRetry = time.Minute // until it is tried once more
+	unreadableTries = 3                // before its partition is called held, red
+	unreadableAgain = time.Second      // between these tries
+	unreadableRetry = time.Minute      // until it is tried once more
+	aloneTime       = 10 * time.Minute // entries are encoded one by one after some broke files
 )
 
 // unmade is the error of an entry that could not be made rows; the open batch is
@@ -112,6 +113,14 @@ func (p *Puller) retry(part ident.Partition, t *trouble) {
 		t.held = false
 		p.restartLocked()
 	}
+}
+
+// suspect reports whether an entry could not be made rows before.
+func (p *Puller) suspect(e *event.Append) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.troubles[e.Partition]
+	return t != nil && t.first == e.Range.First
 }
 
 // readable ends the trouble of a partition whose entry was taken in.

@@ -138,3 +138,54 @@ func TestAnEntryWhoseRowsDoNotAddUpIsNotWritten(t *testing.T) {
 		<-r.done
 	})
 }
+
+// G8: small batches are encoded together, so rows that break the encoder show late,
+// at an entry of somebody else or at the cut. The partition that is held is theirs.
+func TestRowsThatBreakTheEncoderHoldTheirOwnPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1<<20)
+		s := tableOf()
+		r.files.breaks = 1002
+		before, bad, after := entryOf(t, s, part(0), 0, 4, 0), entryOf(t, s, part(1), 1000, 1004, 0), entryOf(t, s, part(2), 0, 4, 0)
+		r.p.Rebase(at(1, 0, 1000, 0), false)
+		next := func() {
+			h := <-r.streams
+			require.NoError(t, r.image(h, at(1, 0, 1000, 0), s, before, bad, after))
+			synctest.Wait()
+		}
+		next()
+		_, err := r.p.Seal(t.Context(), true)
+		require.ErrorContains(t, err, "the encoder panicked")
+		for range unreadableTries {
+			n, _ := r.lastUnreadable()
+			require.Zero(t, n)
+			next()
+		}
+		_, err = r.lastUnreadable()
+		require.ErrorContains(t, err, part(1).String())
+
+		since := r.p.Load().SinceRows
+		for range 5 { // tries of it cost the others nothing
+			next()
+		}
+		require.Equal(t, since, r.p.Load().SinceRows)
+		require.Len(t, r.owner.failed, 2, "once at the cut, once to find whose fault it is")
+		b := r.seal()
+		require.Len(t, b.Parts, 2)
+		require.Equal(t, []int64{1, 2, 3, 1, 2, 3}, r.ids(b))
+		require.Len(t, r.files.files, 1, "what was tried is removed")
+		b.Release()
+
+		r.files.mu.Lock()
+		r.files.breaks = 0
+		r.files.mu.Unlock()
+		h := <-r.streams
+		require.NoError(t, r.image(h, at(1, 4, 1000, 4), s, bad))
+		synctest.Wait()
+		b = r.seal()
+		require.Contains(t, b.Parts, part(1))
+		b.Release()
+		r.cancel()
+		<-r.done
+	})
+}
