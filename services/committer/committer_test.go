@@ -18,6 +18,7 @@ import (
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
 	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/discovery"
+	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/obs"
@@ -191,13 +192,10 @@ func TestADroppedTableIsNotMadeAnewUnlessToldSo(t *testing.T) {
 	}
 	require.ErrorIs(t, renew(), fault.Of(fault.Conflict), "it is open")
 	r.stop()
-	db, err := sql.Open("sqlite", strings.TrimPrefix(r.settings.Catalog.URI, "sqlite://"))
-	require.NoError(t, err)
-	_, err = db.ExecContext(t.Context(), "DELETE FROM iceberg_tables WHERE table_name = 'orders'")
-	require.NoError(t, errors.Join(err, db.Close()))
+	r.drop("orders")
 
 	r.start()
-	_, err = committerv1.NewTableServiceClient(r.conn).OpenTable(t.Context(), r.request(0))
+	_, err := committerv1.NewTableServiceClient(r.conn).OpenTable(t.Context(), r.request(0))
 	require.ErrorIs(t, err, fault.Of(fault.Stopped))
 	require.ErrorContains(t, err, "dropped or renamed")
 	require.ErrorContains(t, err, "icestream renew "+tableName)
@@ -211,6 +209,43 @@ func TestADroppedTableIsNotMadeAnewUnlessToldSo(t *testing.T) {
 	r.buffer.lose() // as one that was restarted finds the journal of another table
 	fresh := r.open(0)
 	require.NotEqual(t, old.GetTableUuid(), fresh.GetTableUuid())
+	r.buffer.await("the fence", func() bool { return r.buffer.serving })
+	r.stop()
+}
+
+// drop drops a table as another engine would.
+func (r *rig) drop(name string) {
+	r.t.Helper()
+	db, err := sql.Open("sqlite", strings.TrimPrefix(r.settings.Catalog.URI, "sqlite://"))
+	require.NoError(r.t, err)
+	_, err = db.ExecContext(r.t.Context(), "DELETE FROM iceberg_tables WHERE table_name = ?", name)
+	require.NoError(r.t, errors.Join(err, db.Close()))
+}
+
+// G9: the buffer was moved without its journal and remembers nothing; the quarantine of the dropped table does.
+func TestATableIsNotMadeBesideTheQuarantineOfAnOldOne(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.open(0)
+	fp := r.propose("city")
+	r.buffer.await("the fence", func() bool { return r.buffer.serving })
+	r.buffer.append(fp, part(0), 10)
+	r.commitNow(ident.Vector{part(0): 10})
+	r.stop()
+	r.drop("orders")
+	r.buffer.lose()
+	r.buffer.change(func() { r.buffer.commit = event.Commit{} })
+
+	r.start()
+	open := func() error {
+		_, err := committerv1.NewTableServiceClient(r.conn).OpenTable(t.Context(), r.request(0))
+		return err
+	}
+	err := open()
+	require.ErrorIs(t, err, fault.Of(fault.Stopped))
+	require.ErrorContains(t, err, "__quarantine")
+	r.drop("orders__quarantine")
+	require.NoError(t, open())
 	r.buffer.await("the fence", func() bool { return r.buffer.serving })
 	r.stop()
 }

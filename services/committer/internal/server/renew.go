@@ -27,8 +27,8 @@ func (h *Hub) mayCreate(ctx context.Context, name string) error {
 	case err != nil:
 		return fault.New(fault.Unavailable,
 			"opening table %s: the catalog has no such table, and whether it was dropped is not known before the buffer answers: %w", name, err)
-	case id == ident.UUID{}:
-		return nil
+	case id == ident.UUID{}: // it may have been moved without its journal
+		return h.quarantineGone(ctx, name)
 	}
 	err = fault.New(fault.Stopped,
 		"opening table %s: the catalog has no such table, but the buffer holds the log of one (id %s): it was dropped or renamed by somebody. "+
@@ -47,8 +47,10 @@ func (h *Hub) quarantineGone(ctx context.Context, name string) error {
 	case err != nil:
 		return err
 	default:
-		return fault.New(fault.Stopped, "making table %s anew: %s, the quarantine of the old one, is still there: drop or rename it too, "+
-			"since its records are read again", name, q)
+		err = fault.New(fault.Stopped, "making table %s anew: %s, the quarantine of an old one that was dropped or renamed, is still there: "+
+			"put the table back; or drop or rename it too, since its records are read again", name, q)
+		h.o.Health.Component("committer/table "+name).NotReady("%s", err.Error())
+		return err
 	}
 }
 
