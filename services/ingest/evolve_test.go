@@ -9,9 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	ingestv1 "github.com/icestream/icestream/gen/go/icestream/ingest/v1"
 	"github.com/icestream/icestream/internal/arrowx"
 	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/internal/wire"
 )
 
 // Schemas of the registry beside those of the world: what 3 has, 4 has with other types.
@@ -180,6 +183,53 @@ func TestRecordsOfARefusedSchemaGoToQuarantineWhereDecided(t *testing.T) {
 	w.mu.Lock()
 	require.Equal(t, before, w.proposed, "not every record asks the committer")
 	w.mu.Unlock()
+}
+
+// A replay that follows a decision takes it in at once, and asks once about each schema, decided or not.
+func TestAReplayAsksAnewAboutARefusedSchemaAndOnce(t *testing.T) {
+	w, i := evolving(t)
+	decode := ingestv1.NewDecodeServiceClient(i.dial(t))
+	replay := func(dry bool) (refused, asked int) {
+		w.mu.Lock()
+		before := w.asked
+		w.mu.Unlock()
+		resp, err := decode.Decode(t.Context(), &ingestv1.DecodeRequest{
+			Pipeline: "p", Table: "shop.orders", DryRun: dry, Partition: wire.PartitionToProto(ident.Partition{Pipeline: "p", Topic: "orders"}),
+			Records: []*ingestv1.RawRecord{{Offset: 1, Value: is("p1")}, {Offset: 3, Value: is("p3")}, {Offset: 4, Value: is("p4")}},
+		})
+		require.NoError(t, err)
+		for _, r := range resp.GetRefusals() {
+			require.Equal(t, "schema_refused", r.GetReason())
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(resp.GetRefusals()), w.asked - before
+	}
+	check := func(dry bool, want int) {
+		t.Helper()
+		refused, asked := replay(dry)
+		require.Equal(t, want, refused)
+		require.Equal(t, 1, asked)
+	}
+	w.mu.Lock()
+	w.decisions = []schema.Decision{{Action: schema.Quarantine, Source: "schema id 4, message shop.Order"}}
+	w.mu.Unlock()
+	i.s.pipelines[0].Pause(false)
+	w.appended(1, 4) // the refusal is remembered
+	check(true, 3)
+	check(false, 3)
+	w.mu.Lock()
+	w.decisions = nil
+	w.mu.Unlock()
+	check(true, 3)
+	check(false, 3)
+	w.mu.Lock()
+	for _, f := range refusedFields {
+		w.decisions, _ = schema.Decide(w.decisions, schema.Decision{Action: schema.Ignore, Field: f})
+	}
+	w.mu.Unlock()
+	check(true, 0)
+	check(false, 0)
 }
 
 // A field that is renamed stays its column; with on_rename the proposal says so and brings the age of its schema.

@@ -65,6 +65,7 @@ type world struct {
 	numbers     schema.NumberMap
 	decisions   []schema.Decision
 	proposed    int                       // schemas, in all
+	asked       int                       // proposals, refused ones included
 	known       map[string]*schema.Schema // published schemas by fingerprint
 	committed   ident.Positions
 	next        ident.Vector
@@ -265,6 +266,7 @@ func (w *world) ProposeSchema(_ context.Context, r *committerv1.ProposeSchemaReq
 	if w.forgot {
 		return nil, fault.New(fault.UnknownTable, "table %s is not open here", r.GetTable())
 	}
+	w.asked++
 	if w.refuse {
 		return &committerv1.ProposeSchemaResponse{Refusals: []*committerv1.SchemaRefusal{{Path: "units", TableType: "string", SourceType: "long", Why: "text is never a number"}}}, nil
 	}

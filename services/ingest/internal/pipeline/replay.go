@@ -77,8 +77,8 @@ type decoding struct {
 	dry   bool
 	b     *batch.Builder
 	bound *plan
-	plans map[planKey]*plan // of a dry run
-	size  int64             // of finished batches
+	plans map[planKey]*plan
+	size  int64 // of finished batches
 	out   Decoded
 }
 
@@ -138,30 +138,45 @@ func (d *decoding) tombstone(ctx context.Context, r *batch.Record) error {
 	return d.row(r, nil, pl, -1)
 }
 
-// fault keeps what is the record's, and what an operator must decide about its
-// schema: the record stays in quarantine for either. Anything else ends the call.
+// fault keeps what is the record's: it stays in quarantine. Anything else ends the
+// call.
 func (d *decoding) fault(r *batch.Record, err error) error {
-	if reason, text, ok := reasonOf(err); ok {
-		d.refuse(r, reason, text)
-		return nil
+	reason, text, ok := reasonOf(err)
+	if !ok {
+		return err
 	}
-	var stop *stopError
-	if errors.As(err, &stop) && fault.ReasonOf(err) == fault.SchemaRefused {
-		d.refuse(r, ReasonSchemaRefused, err.Error())
-		return nil
-	}
-	return err
+	d.refuse(r, reason, text)
+	return nil
 }
 
-// plan is the plan of a frame: the session's, or in a dry run one that nobody else
-// sees.
+// plan is the plan of a frame, or why its records stay in quarantine, found once in a
+// call: because the schema is at fault, or an operator must decide about it.
 func (d *decoding) plan(ctx context.Context, r refs) (*plan, error) {
-	if !d.dry {
-		return d.t.planFor(ctx, r)
-	}
 	key := r.planKey()
 	if pl := d.plans[key]; pl != nil {
 		return pl.result()
+	}
+	pl, err := d.find(ctx, r)
+	var stop *stopError
+	reason, text, bad := reasonOf(err)
+	switch {
+	case bad:
+		pl = &plan{refused: &RecordError{Reason: reason, Text: text}}
+	case errors.As(err, &stop) && fault.ReasonOf(err) == fault.SchemaRefused:
+		pl = &plan{refused: &RecordError{Reason: ReasonSchemaRefused, Text: err.Error()}}
+	case err != nil:
+		return nil, err
+	}
+	d.plans[key] = pl
+	return pl.result()
+}
+
+// find is the session's plan of a frame, or in a dry run one that nobody else sees.
+// What was refused before is asked again: a replay often follows a decision.
+func (d *decoding) find(ctx context.Context, r refs) (*plan, error) {
+	if !d.dry {
+		d.t.reconsider(r.planKey())
+		return d.t.planFor(ctx, r)
 	}
 	src, err := d.p.source(ctx, r)
 	if err != nil {
@@ -179,9 +194,7 @@ func (d *decoding) plan(ctx context.Context, r refs) (*plan, error) {
 	if err != nil {
 		return nil, fault.New(fault.Internal, "compiling the decoder of %s for table %s: %w", src.Name(), d.t.name, err)
 	}
-	pl := &plan{source: src, make: make, target: newTarget(s, target.Fingerprint), agreed: target}
-	d.plans[key] = pl
-	return pl, nil
+	return &plan{source: src, make: make, target: newTarget(s, target.Fingerprint), agreed: target}, nil
 }
 
 // row decodes into the open batch; without a frame the record is a tombstone.

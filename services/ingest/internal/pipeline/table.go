@@ -464,6 +464,15 @@ func (t *table) nullPlan() (*plan, error) {
 	return &plan{id: planKey{noValue: true, noKey: true}, target: newTarget(s, latest.Fingerprint), make: func() batch.Rows { return &nullRows{mapped: mapped} }}, nil
 }
 
+// reconsider forgets that the records of a schema go to quarantine, so that the committer is asked again.
+func (t *table) reconsider(key planKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if pl, _ := t.plans.Get(key); pl != nil && pl.refused != nil {
+		t.plans.Delete(key)
+	}
+}
+
 // forget drops a plan, so that its target is agreed on again.
 func (t *table) forget(pl *plan) {
 	t.mu.Lock()
