@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/apache/iceberg-go"
@@ -380,6 +381,65 @@ func TestExpiryRidesOnDataAndIsCleanedUpAfterTogether(t *testing.T) {
 	}
 	require.Equal(t, int64(39), b.rows(tableName))
 	require.Equal(t, Proven, b.audit(true).Verdict)
+}
+
+// keeper is a catalog that keeps snapshots that it is asked to remove, and counts
+// how often it is.
+type keeper struct {
+	catalog.Catalog
+	asked int
+}
+
+func (k *keeper) CommitTable(ctx context.Context, id table.Identifier, r []table.Requirement, u []table.Update) (table.Metadata, string, error) {
+	u = slices.DeleteFunc(slices.Clone(u), func(one table.Update) bool {
+		removal := one.Action() == table.UpdateRemoveSnapshots
+		if removal {
+			k.asked++
+		}
+		return removal
+	})
+	return k.Catalog.CommitTable(ctx, id, r, u)
+}
+
+// G6: what the table says counts, not what was asked for.
+func TestSnapshotsThatTheCatalogKeepsKeepTheirFiles(t *testing.T) {
+	b := newBench(t, Settings{})
+	for range 8 {
+		b.commitRows(part(0), 3)
+	}
+	b.cat, b.cleanAt = &keeper{Catalog: b.cat}, 1
+	c := b.change(KindExpire)
+	c.Expire = &ExpirePolicy{Keep: 3}
+	st := b.commit(c)
+	require.Len(t, st.expired, 6)
+	require.NoError(t, b.Clean(t.Context(), st))
+	require.Len(t, b.handle().Metadata().Snapshots(), 10)
+	lists, err := filepath.Glob(filepath.Join(b.dir, "warehouse", "*", "orders", "metadata", "snap-*"))
+	require.NoError(t, err)
+	require.Len(t, lists, 10)
+	require.Equal(t, Proven, b.audit(true).Verdict)
+}
+
+// A list of snapshots to be removed is right when it is made: a request that is sent
+// again, maybe after an outage, leaves it out.
+func TestARequestThatIsSentAgainRemovesNoSnapshots(t *testing.T) {
+	b := newBench(t, Settings{})
+	for range 8 {
+		b.commitRows(part(0), 3)
+	}
+	c := b.change(KindExpire)
+	c.Expire = &ExpirePolicy{Keep: 3}
+	st := b.stage(c)
+	real := b.cat
+	b.cat = &failing{Catalog: real, err: errors.New("connection reset")}
+	require.Error(t, b.Send(t.Context(), st))
+	k := &keeper{Catalog: real}
+	b.cat = k
+	require.NoError(t, b.Send(t.Context(), st))
+	require.Zero(t, k.asked)
+	b.reload()
+	require.True(t, b.Find(c.CommitID))
+	require.Equal(t, 7, b.Expirable(*c.Expire), "the next commit that expires takes them along")
 }
 
 func TestOldMetadataFilesAreRemoved(t *testing.T) {

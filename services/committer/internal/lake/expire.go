@@ -2,6 +2,7 @@ package lake
 
 import (
 	"context"
+	"slices"
 
 	"github.com/apache/iceberg-go"
 	iceio "github.com/apache/iceberg-go/io"
@@ -58,7 +59,7 @@ func expirable(meta table.Metadata, state State, p ExpirePolicy) []int64 {
 // newest ancestor by then, so one fewer of the old ones needs to stay.
 func (t *Table) stageExpiry(st *Staged, meta table.Metadata, state State, p ExpirePolicy) {
 	if st.expired = expirable(meta, state, p); len(st.expired) > 0 {
-		st.updates = append(st.updates, table.NewRemoveSnapshotsUpdate(st.expired, false))
+		st.removal = []table.Update{table.NewRemoveSnapshotsUpdate(st.expired, false)}
 	}
 }
 
@@ -75,8 +76,9 @@ type gone struct {
 
 // Clean removes the files that only expired snapshots named, after an expiring
 // commit has landed and the table was reloaded; it does so for several commits
-// together. It compares what was with what is, so files that a snapshot still
-// names stay (G6). It does nothing for other commits. An error leaves files
+// together. It compares what was with what is, so snapshots that are still there
+// (the request that landed did not carry the removal, or the catalog does not do
+// it) and files that a snapshot still names stay (G6). It does nothing for other commits. An error leaves files
 // behind, nothing else.
 func (t *Table) Clean(ctx context.Context, st *Staged) error {
 	if len(st.expired) == 0 || !t.Find(st.CommitID) {
@@ -93,6 +95,12 @@ func (t *Table) Clean(ctx context.Context, st *Staged) error {
 	}
 	all := t.gone
 	t.gone = gone{}
+	now := t.handle().Metadata()
+	all.ids = slices.DeleteFunc(all.ids, func(id int64) bool { return now.SnapshotByID(id) != nil })
+	slices.Sort(all.ids)
+	if all.ids = slices.Compact(all.ids); len(all.ids) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), 4*t.lake.cfg.Timeouts.Stage)
 	defer cancel()
 	before := table.New(t.ident, all.before.Metadata(), all.before.MetadataLocation(),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -74,8 +75,10 @@ type Staged struct {
 	updates      []table.Update
 	copies       []table.Update // property and tag: left out where the catalog refuses them
 	snapshot     *table.Snapshot
+	removal      []table.Update // of expired snapshots: with the first request alone
 	before       *table.Table
 	expired      []int64
+	sent         bool
 }
 
 // Stage prepares a commit on the loaded head. It refuses a change that does not
@@ -397,11 +400,16 @@ func (t *Table) Send(ctx context.Context, st *Staged) error {
 	if t.noCopies.Load() {
 		copies = nil
 	}
-	meta, err := t.send(ctx, st, copies)
+	removal := st.removal
+	if st.sent {
+		removal = nil // readers may have pinned, and others tagged, a snapshot of the list since it was made
+	}
+	st.sent = true
+	meta, err := t.send(ctx, st, removal, copies)
 	if len(copies) > 0 && (badRequest(err) || unauthorized(err)) {
 		// A definite no, and the same snapshot without the copies can land only
 		// once too.
-		plain, again := t.send(ctx, st, nil)
+		plain, again := t.send(ctx, st, removal, nil)
 		if again == nil {
 			t.noCopies.Store(true)
 			t.log.Warn("the catalog refuses table properties or tags: commits go without the copy of the state", "error", err)
@@ -415,8 +423,8 @@ func (t *Table) Send(ctx context.Context, st *Staged) error {
 	return nil
 }
 
-func (t *Table) send(ctx context.Context, st *Staged, copies []table.Update) (table.Metadata, error) {
-	updates := append(append([]table.Update{}, st.updates...), copies...)
+func (t *Table) send(ctx context.Context, st *Staged, removal, copies []table.Update) (table.Metadata, error) {
+	updates := slices.Concat(st.updates, removal, copies)
 	meta, _, err := t.cat.CommitTable(ctx, t.ident, st.requirements, updates)
 	return meta, err
 }
