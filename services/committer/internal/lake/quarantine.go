@@ -34,6 +34,10 @@ const keyApplied = prefix + "applied-sequence"
 // a table that is made anew counts from one again.
 const keyAppliedTo = prefix + "applied-table"
 
+// keyGap is a property of a quarantine table that was put to use again after
+// somebody had rolled it back: marks of replays, or records, may be missing.
+const keyGap = prefix + "rolled-back"
+
 // outboxTable is the quarantine table as it is kept between commits: to write a
 // file only its schema and its place are needed, and whoever applies loads the
 // head anyway. Nothing is kept after an error.
@@ -320,23 +324,62 @@ func (t *Table) applied(e PendingQuarantine) bool {
 }
 
 func (t *Table) appliedSequence() int64 {
-	var newest int64
-	read := func(props iceberg.Properties) {
-		if props[keyAppliedTo] != t.main.String() {
-			return
-		}
-		if n, err := strconv.ParseInt(props[keyApplied], 10, 64); err == nil {
-			newest = max(newest, n)
-		}
-	}
 	tbl := t.handle()
-	read(tbl.Properties())
+	newest := t.sequenceIn(tbl.Properties())
 	for s := range ancestors(tbl.Metadata()) {
 		if s.Summary != nil {
-			read(s.Summary.Properties)
+			newest = max(newest, t.sequenceIn(s.Summary.Properties))
 		}
 	}
 	return newest
+}
+
+// sequenceIn is the sequence number that properties of the table or of a snapshot
+// give, 0 for none.
+func (t *Table) sequenceIn(props iceberg.Properties) int64 {
+	if props[keyAppliedTo] != t.main.String() {
+		return 0
+	}
+	n, err := strconv.ParseInt(props[keyApplied], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// lacks is the sequence number of a main commit whose records, or marks, somebody
+// took out of the loaded table by rolling it back, 0 for none: property and
+// snapshot are set by one request. A history that others cut proves nothing.
+func (t *Table) lacks() int64 {
+	tbl := t.handle()
+	want := t.sequenceIn(tbl.Properties())
+	for s := range ancestors(tbl.Metadata()) {
+		if s.Summary != nil && t.sequenceIn(s.Summary.Properties) > 0 {
+			if t.sequenceIn(s.Summary.Properties) >= want {
+				return 0
+			}
+			return want // its snapshot would be nearer to the head
+		}
+		if s.ParentSnapshotID != nil && tbl.Metadata().SnapshotByID(*s.ParentSnapshotID) == nil {
+			return 0
+		}
+	}
+	return want
+}
+
+// whole refuses a quarantine table that was rolled back: what was replayed cannot be
+// told from what waits (G1, G9).
+func (t *Table) whole() error {
+	if n := t.lacks(); n > 0 {
+		return fault.New(fault.Stopped, "reading table %s: somebody rolled it back below what commit %d of its main table put there, "+
+			"so what was replayed cannot be told from what waits: roll it forward", t.name, n)
+	}
+	if gap := t.handle().Properties()[keyGap]; gap != "" {
+		return fault.New(fault.Stopped, "reading table %s: somebody rolled it back below what commit %s of its main table put there, and records were added since, "+
+			"so what was replayed cannot be told from what waits: repair replayed_in, see that `icestream audit --deep` proves the table, and remove the table property %s",
+			t.name, gap, keyGap)
+	}
+	return nil
 }
 
 // carryOut sends one snapshot that carries the entry out, or, for one with many
@@ -365,11 +408,14 @@ func (t *Table) carryOut(ctx context.Context, e PendingQuarantine) error {
 	if m.whole {
 		summary = iceberg.Properties{keyApplied: strconv.FormatInt(e.Sequence, 10), keyAppliedTo: t.main.String()}
 		if !t.noCopies.Load() {
-			if err := tx.SetProperties(summary); err != nil {
+			props := maps.Clone(summary)
+			if n := t.lacks(); n > 0 {
+				props[keyGap] = strconv.FormatInt(n, 10)
+			}
+			if err := tx.SetProperties(props); err != nil {
 				return err
 			}
 		}
-		summary = maps.Clone(summary)
 		summary[keyCommitID] = e.CommitID.String()
 	}
 	var err error

@@ -323,6 +323,42 @@ func TestAMarkSurvivesWhatOthersDoToTheQuarantineTable(t *testing.T) {
 	require.True(t, q.applied(b.Head().State.Pending()[0]), "it is done, and not tried for ever")
 }
 
+// G1, G9: somebody rolls the quarantine table back below a mark, which makes replayed
+// records look as if they waited. Nothing is replayed from it, also not after
+// further records came, until somebody mended it.
+func TestAQuarantineTableThatWasRolledBackIsNotReplayedFrom(t *testing.T) {
+	b := replayable(t)
+	b.replay(ident.Range{First: 5, Next: 7})
+	replayFrom := func() error {
+		return b.ReadQuarantine(t.Context(), QuarantineFilter{Waiting: true, Whole: true}, true, func(Quarantined) error { return nil })
+	}
+	require.NoError(t, replayFrom(), "nothing was taken away yet")
+	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	require.NoError(t, replayFrom())
+	q, err := b.quarantine(t.Context(), false)
+	require.NoError(t, err)
+	o := &other{TB: t, tbl: q.handle()}
+	o.insert(1, nil)
+	require.NoError(t, replayFrom(), "a snapshot of somebody else")
+	marked := q.handle().CurrentSnapshot()
+	o.do(func(tx *table.Transaction) error { return tx.RollbackToSnapshot(*marked.ParentSnapshotID) })
+	err = replayFrom()
+	require.ErrorIs(t, err, fault.Of(fault.Stopped))
+	require.ErrorContains(t, err, "roll it forward")
+	require.Len(t, b.bad(QuarantineFilter{Waiting: true}), 10, "people may look")
+
+	b.outbox = nil
+	c := b.forgetApplied(KindData)
+	b.poison(&c, quarantined(part(1), c.advance(part(1), Totals{Quarantined: 1})))
+	b.commit(c)
+	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	err = replayFrom()
+	require.ErrorIs(t, err, fault.Of(fault.Stopped))
+	require.ErrorContains(t, err, keyGap)
+	o.do(func(tx *table.Transaction) error { return tx.RemoveProperties([]string{keyGap}) })
+	require.NoError(t, replayFrom())
+}
+
 // The audit can fail: rows out of quarantine without a mark, and marks without rows.
 func TestAuditFindsAReplayThatIsNone(t *testing.T) {
 	b := replayable(t)

@@ -26,6 +26,9 @@ type QuarantineFilter struct {
 	SchemaID  *int32
 	// Waiting leaves out what was replayed.
 	Waiting bool
+	// Whole refuses a table that somebody rolled back: a replay would land records
+	// again.
+	Whole bool
 }
 
 // expression is the filter for planning: files whose statistics rule it out are
@@ -123,6 +126,11 @@ func (t *Table) ReadQuarantine(ctx context.Context, f QuarantineFilter, light bo
 	}
 	if err != nil {
 		return err
+	}
+	if f.Whole {
+		if err := q.whole(); err != nil {
+			return err
+		}
 	}
 	tbl := q.rehandle(q.handle().Metadata())
 	if tbl.CurrentSnapshot() == nil {

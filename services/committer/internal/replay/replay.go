@@ -177,7 +177,7 @@ func (r *replay) run(ctx context.Context) error {
 // are read.
 func (r *replay) choose(ctx context.Context) (map[ident.Partition][]int64, error) {
 	filter := r.o.Filter
-	filter.Waiting = true
+	filter.Waiting, filter.Whole = true, true
 	out := map[ident.Partition][]int64{}
 	err := r.o.Lake.ReadQuarantine(ctx, filter, true, func(q lake.Quarantined) error {
 		r.result.Selected++
@@ -257,7 +257,7 @@ func (r *replay) awaitMark(ctx context.Context) error {
 // load reads wanted records, up to the bytes of a portion, takes them out of
 // wanted, and returns them in the order of their offsets.
 func (r *replay) load(ctx context.Context, part ident.Partition, from, to int64, wanted map[int64]bool) ([]lake.Quarantined, error) {
-	filter := lake.QuarantineFilter{Pipeline: part.Pipeline, Topic: part.Topic, Partition: &part.Number, From: &from, To: &to, Waiting: true}
+	filter := lake.QuarantineFilter{Pipeline: part.Pipeline, Topic: part.Topic, Partition: &part.Number, From: &from, To: &to, Waiting: true, Whole: true}
 	var out []lake.Quarantined
 	var bytes int64
 	err := r.o.Lake.ReadQuarantine(ctx, filter, false, func(q lake.Quarantined) error {

@@ -78,6 +78,7 @@ func (w *world) run(o Options) (Result, error) {
 
 func (w *world) ReadQuarantine(_ context.Context, f lake.QuarantineFilter, light bool, visit func(lake.Quarantined) error) error {
 	require.True(w.t, f.Waiting, "what was replayed is never replayed again")
+	require.True(w.t, f.Whole, "nor from a table that somebody rolled back")
 	for _, q := range slices.Backward(w.records) { // in no order that helps
 		if q.ReplayedIn != "" || (f.Partition != nil && *f.Partition != q.Partition.Number) || (f.From != nil && q.Offset < *f.From) || (f.To != nil && q.Offset >= *f.To) {
 			continue
