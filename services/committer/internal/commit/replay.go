@@ -92,7 +92,7 @@ var errTicket = errors.New("the table was taken over since the replay began: beg
 // After an error nothing has landed and the files are gone, unless ctx ended; those
 // of a replay that the catalog denied go after the next commit.
 func (t *Table) LandReplay(ctx context.Context, r Replay) (Replayed, error) {
-	return ask(ctx, t, func(ctx context.Context) (Replayed, error) {
+	done, err := ask(ctx, t, func(ctx context.Context) (Replayed, error) {
 		head, err := t.land(ctx, lake.KindReplay, false, func(head lake.Head) (lake.Change, error) {
 			if t.epoch != r.Ticket.epoch {
 				return lake.Change{}, fault.New(fault.Conflict, "replaying into table %s: %w", t.o.Name, errTicket)
@@ -116,6 +116,12 @@ func (t *Table) LandReplay(ctx context.Context, r Replay) (Replayed, error) {
 		t.applyOutbox(ctx, t.o.Outbox)
 		return Replayed{SnapshotID: head.SnapshotID, Marked: t.applied[r.ID]}, nil
 	})
+	if _, never := errors.AsType[unbegun](err); never { // nothing of it was ever sent
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.o.Outbox)
+		defer cancel()
+		t.dropReplay(call, r, err)
+	}
+	return done, err
 }
 
 // awaitsProof reports whether the files of a denied change have to stay for now.
@@ -125,7 +131,7 @@ func (t *Table) awaitsProof(id ident.UUID) bool {
 
 // dropReplay removes the files of a replay that cannot land: as in giveUp, land
 // has returned before anything was sent, or after the head had left the base of
-// what was sent (G6).
+// what was sent, or it was never begun (G6).
 func (t *Table) dropReplay(ctx context.Context, r Replay, cause error) {
 	t.log.Warn("replay does not fit the table: its files are removed", "commit", r.ID, "error", cause)
 	if err := t.undo(ctx, func(in lake.Intent) bool { return in.Attempt == r.ID }); err != nil {

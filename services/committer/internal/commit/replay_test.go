@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -348,6 +349,43 @@ func TestAReplayThatTheCatalogDeniesIsAnAnswerAndItsFilesGoLater(t *testing.T) {
 		_, err = r.table.LandReplay(t.Context(), r.replayOf(r.ticket(), 7))
 		require.NoError(t, err)
 		r.requireReplayed(7)
+		require.NoError(t, r.stop())
+	})
+}
+
+// The committer has other work until the caller gives up, or the table is stopped:
+// the files of the replay do not wait for the next take-over.
+func TestAReplayThatIsNeverBegunLeavesNoFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := poisoned(t)
+		k := r.ticket()
+		r.lake.view(func() { r.lake.reload = func() error { return errors.New("the catalog is away") } })
+		r.log.grow(part(0), 5)
+		go func() { _, _ = r.table.CommitNow(t.Context()) }() // it takes as long as the outage
+		r.pass(time.Second)
+		late := r.replayOf(k, 7)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		_, err := r.table.LandReplay(ctx, late)
+		require.ErrorIs(t, err, fault.Of(fault.Unavailable))
+		r.lake.view(func() {
+			require.True(t, r.lake.deleted[late.Files[0].Path])
+			r.lake.reload = nil
+		})
+		r.pass(time.Minute)
+		r.requireReplayed()
+
+		r.lake.view(func() { r.lake.rolled = errors.New("somebody rolled it back") })
+		r.pass(time.Minute)
+		stopped := r.replayOf(k, 7)
+		_, err = r.table.LandReplay(t.Context(), stopped)
+		require.ErrorIs(t, err, fault.Of(fault.Stopped))
+		r.lake.view(func() {
+			require.True(t, r.lake.deleted[stopped.Files[0].Path])
+			r.lake.rolled = nil
+		})
+		r.pass(time.Minute)
+		r.requireReplayed()
 		require.NoError(t, r.stop())
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/icestream/icestream/internal/backoff"
@@ -152,8 +153,13 @@ type grant struct {
 type job struct {
 	do     func(context.Context) error
 	refuse func(error)
-	gone   <-chan struct{} // closed when the caller has gone
+	taken  *atomic.Bool // by the loop, which does it then, or by the caller, who has gone
 }
+
+// unbegun marks an error of work that the loop has not begun and will not begin.
+type unbegun struct{ error }
+
+func (u unbegun) Unwrap() error { return u.error }
 
 // New makes the committer of a table. Nothing happens before Run.
 func New(o Options, p Ports) *Table {
@@ -276,10 +282,8 @@ func (t *Table) sleep(ctx, work context.Context, next time.Time) error {
 	case <-timer.C:
 	case <-t.wake:
 	case j := <-t.jobs:
-		select {
-		case <-j.gone:
+		if !j.taken.CompareAndSwap(false, true) {
 			return nil
-		default:
 		}
 		if err := j.do(work); stops(err) {
 			return err
@@ -301,14 +305,14 @@ func ask[T any](ctx context.Context, t *Table, f func(context.Context) (T, error
 			done <- answer{v, err}
 			return err
 		},
-		refuse: func(err error) { done <- answer{err: err} },
-		gone:   ctx.Done(),
+		refuse: func(err error) { done <- answer{err: unbegun{err}} },
+		taken:  &atomic.Bool{},
 	}
 	var none T
 	select {
 	case t.jobs <- j:
 	case <-ctx.Done():
-		return none, t.busy(ctx)
+		return none, unbegun{t.busy(ctx)}
 	case <-t.ended:
 		return none, fault.New(fault.Unavailable, "asking the committer of table %s: it is shutting down", t.o.Name)
 	}
@@ -316,6 +320,9 @@ func ask[T any](ctx context.Context, t *Table, f func(context.Context) (T, error
 	case a := <-done:
 		return a.value, a.err
 	case <-ctx.Done():
+		if j.taken.CompareAndSwap(false, true) {
+			return none, unbegun{t.busy(ctx)}
+		}
 		return none, t.busy(ctx)
 	}
 }
