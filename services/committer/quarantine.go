@@ -25,7 +25,11 @@ type QuarantineFilter struct {
 	Waiting   bool // leave out what was replayed
 }
 
-func (f QuarantineFilter) lake() lake.QuarantineFilter { return lake.QuarantineFilter(f) }
+func (f QuarantineFilter) lake() lake.QuarantineFilter {
+	return lake.QuarantineFilter{
+		Pipeline: f.Pipeline, Topic: f.Topic, Partition: f.Partition, From: f.From, To: f.To, Reason: f.Reason, SchemaID: f.SchemaID, Waiting: f.Waiting,
+	}
+}
 
 // QuarantineCount is the number of quarantined records that have the same
 // pipeline, topic partition, reason and schema id.
