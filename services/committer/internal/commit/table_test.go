@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -588,8 +589,8 @@ func TestUnderPressureTheReportDoesNotWaitForTheOutbox(t *testing.T) {
 		r.pass(time.Second)
 		r.open(0)
 		r.source.set(func() { r.source.hot = 1000 })
-		applied := 0
-		r.lake.view(func() { r.lake.apply = func() error { applied++; return nil } })
+		var applied atomic.Int64
+		r.lake.view(func() { r.lake.apply = func() error { applied.Add(1); return nil } })
 		commit := func() {
 			reports := r.buffer.reports()
 			r.log.grow(part(0), 7)
@@ -600,22 +601,22 @@ func TestUnderPressureTheReportDoesNotWaitForTheOutbox(t *testing.T) {
 		for range hurried - 1 {
 			commit()
 		}
-		require.Zero(t, applied)
+		require.Zero(t, applied.Load())
 		require.Equal(t, hurried-1, r.table.Status().Pending)
 		commit()
-		require.Equal(t, hurried, applied, "enough has gathered")
+		require.EqualValues(t, hurried, applied.Load(), "enough has gathered")
 		commit()
-		require.Equal(t, hurried, applied)
+		require.EqualValues(t, hurried, applied.Load())
 		r.pass(2 * time.Second)
-		require.Equal(t, hurried+1, applied, "the pressure is over")
+		require.EqualValues(t, hurried+1, applied.Load(), "the pressure is over")
 		commit()
 		_, err := r.table.CommitNow(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, hurried+2, applied, "whoever asks for a commit finds the quarantine applied too")
+		require.EqualValues(t, hurried+2, applied.Load(), "whoever asks for a commit finds the quarantine applied too")
 		r.check()
 		commit()
 		require.NoError(t, r.stop())
-		require.Equal(t, hurried+3, applied, "nothing is left for the next start")
+		require.EqualValues(t, hurried+3, applied.Load(), "nothing is left for the next start")
 		r.check()
 	})
 }
