@@ -16,6 +16,7 @@ import (
 	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/run"
+	"github.com/icestream/icestream/internal/wire"
 )
 
 // target says which installation a command talks to.
@@ -89,6 +90,24 @@ func (t *target) dial(cmd *cobra.Command, pick func(config.Discovery) string) (*
 		return nil, err
 	}
 	return boot.Dial(addr, config.Default().Limits.MaxMessage())
+}
+
+// ask makes one call of at most the given time to the service that pick names:
+// method of the client that client makes. Errors of the call are ours again.
+func ask[Client, Request, Answer any](cmd *cobra.Command, t *target, pick func(config.Discovery) string, within time.Duration,
+	client func(grpc.ClientConnInterface) Client, method func(Client, context.Context, Request, ...grpc.CallOption) (Answer, error), req Request,
+) (answer Answer, err error) {
+	conn, err := t.dial(cmd, pick)
+	if err != nil {
+		return answer, err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(cmd.Context(), within)
+	defer cancel()
+	if answer, err = method(client(conn), ctx, req); err != nil {
+		return answer, wire.FromStatus(err)
+	}
+	return answer, nil
 }
 
 // reach says what to do when nothing listens at an address; the words of a gRPC

@@ -55,16 +55,10 @@ func tablesCommand() *cobra.Command {
 		Example: "  icestream tables --dir ./icestream-dev",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			conn, err := t.dial(cmd, readstateOf)
+			list, err := ask(cmd, &t, readstateOf, callTimeout, readstatev1.NewReadStateServiceClient,
+				readstatev1.ReadStateServiceClient.ListTables, &readstatev1.ListTablesRequest{})
 			if err != nil {
 				return err
-			}
-			defer func() { _ = conn.Close() }()
-			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-			defer cancel()
-			list, err := readstatev1.NewReadStateServiceClient(conn).ListTables(ctx, &readstatev1.ListTablesRequest{})
-			if err != nil {
-				return wire.FromStatus(err)
 			}
 			if format == "json" {
 				return printProto(cmd, list)
@@ -93,16 +87,10 @@ func describeCommand() *cobra.Command {
 		Example: "  icestream describe --dir ./icestream-dev shop.orders",
 		Args:    oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			conn, err := t.dial(cmd, readstateOf)
+			d, err := ask(cmd, &t, readstateOf, callTimeout, readstatev1.NewReadStateServiceClient,
+				readstatev1.ReadStateServiceClient.DescribeTable, &readstatev1.DescribeTableRequest{Table: args[0]})
 			if err != nil {
 				return err
-			}
-			defer func() { _ = conn.Close() }()
-			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-			defer cancel()
-			d, err := readstatev1.NewReadStateServiceClient(conn).DescribeTable(ctx, &readstatev1.DescribeTableRequest{Table: args[0]})
-			if err != nil {
-				return wire.FromStatus(err)
 			}
 			if format == "json" {
 				return printProto(cmd, d)
@@ -254,16 +242,10 @@ func commitCommand() *cobra.Command {
 		Example: "  icestream commit --dir ./icestream-dev shop.orders",
 		Args:    oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			conn, err := t.dial(cmd, committerOf)
+			a, err := ask(cmd, &t, committerOf, commitTimeout, committerv1.NewAdminServiceClient,
+				committerv1.AdminServiceClient.CommitNow, &committerv1.CommitNowRequest{Table: args[0]})
 			if err != nil {
 				return err
-			}
-			defer func() { _ = conn.Close() }()
-			ctx, cancel := context.WithTimeout(cmd.Context(), commitTimeout)
-			defer cancel()
-			a, err := committerv1.NewAdminServiceClient(conn).CommitNow(ctx, &committerv1.CommitNowRequest{Table: args[0]})
-			if err != nil {
-				return wire.FromStatus(err)
 			}
 			if format == "json" {
 				return printProto(cmd, a)
@@ -299,17 +281,10 @@ func pipelineCommand() *cobra.Command {
 			Args:    oneArgument,
 		}
 		sub.RunE = func(cmd *cobra.Command, args []string) error {
-			conn, err := t.dial(cmd, ingestOf)
+			_, err := ask(cmd, &t, ingestOf, callTimeout, adminv1.NewAdminServiceClient,
+				adminv1.AdminServiceClient.SetPipelineState, &adminv1.SetPipelineStateRequest{Pipeline: args[0], State: v.state})
 			if err != nil {
 				return err
-			}
-			defer func() { _ = conn.Close() }()
-			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-			defer cancel()
-			_, err = adminv1.NewAdminServiceClient(conn).SetPipelineState(ctx,
-				&adminv1.SetPipelineStateRequest{Pipeline: args[0], State: v.state})
-			if err != nil {
-				return wire.FromStatus(err)
 			}
 			if format == "json" {
 				return printJSON(cmd.OutOrStdout(), map[string]string{"pipeline": args[0], "state": v.done})

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
-	"github.com/icestream/icestream/internal/wire"
 )
 
 func renewCommand() *cobra.Command {
@@ -21,16 +18,10 @@ restart the buffer afterwards: its log is still that of the old table.`,
 		Example: "  icestream renew -c icestream.yaml shop.orders",
 		Args:    oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			conn, err := t.dial(cmd, committerOf)
+			a, err := ask(cmd, &t, committerOf, callTimeout, committerv1.NewAdminServiceClient,
+				committerv1.AdminServiceClient.RenewTable, &committerv1.RenewTableRequest{Table: args[0]})
 			if err != nil {
 				return err
-			}
-			defer func() { _ = conn.Close() }()
-			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-			defer cancel()
-			a, err := committerv1.NewAdminServiceClient(conn).RenewTable(ctx, &committerv1.RenewTableRequest{Table: args[0]})
-			if err != nil {
-				return wire.FromStatus(err)
 			}
 			if format == "json" {
 				return printProto(cmd, a)

@@ -13,7 +13,6 @@ import (
 
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
 	"github.com/icestream/icestream/internal/schema"
-	"github.com/icestream/icestream/internal/wire"
 	"github.com/icestream/icestream/services/committer"
 	"github.com/icestream/icestream/services/ingest"
 )
@@ -246,16 +245,10 @@ func schemaWaitingCommand() *cobra.Command {
 		Example: "  icestream schema waiting -c icestream.yaml",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			conn, err := t.dial(cmd, committerOf)
+			resp, err := ask(cmd, &t, committerOf, callTimeout, committerv1.NewAdminServiceClient,
+				committerv1.AdminServiceClient.ListSchemaRefusals, &committerv1.ListSchemaRefusalsRequest{})
 			if err != nil {
 				return err
-			}
-			defer func() { _ = conn.Close() }()
-			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-			defer cancel()
-			resp, err := committerv1.NewAdminServiceClient(conn).ListSchemaRefusals(ctx, &committerv1.ListSchemaRefusalsRequest{})
-			if err != nil {
-				return wire.FromStatus(err)
 			}
 			if format == "json" {
 				return printProto(cmd, resp)
@@ -297,17 +290,11 @@ ingest and every restart agrees. A partition that waits tries again within 10 se
 		Example: "  icestream schema " + verb + " -c icestream.yaml shop.orders",
 		Args:    oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			conn, err := t.dial(cmd, committerOf)
+			req.Table = args[0]
+			resp, err := ask(cmd, &t, committerOf, decideTimeout, committerv1.NewAdminServiceClient,
+				committerv1.AdminServiceClient.DecideSchema, req)
 			if err != nil {
 				return err
-			}
-			defer func() { _ = conn.Close() }()
-			ctx, cancel := context.WithTimeout(cmd.Context(), decideTimeout)
-			defer cancel()
-			req.Table = args[0]
-			resp, err := committerv1.NewAdminServiceClient(conn).DecideSchema(ctx, req)
-			if err != nil {
-				return wire.FromStatus(err)
 			}
 			if format == "json" {
 				return printProto(cmd, resp)
