@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
@@ -9,20 +8,7 @@ import (
 
 	adminv1 "github.com/icestream/icestream/gen/go/icestream/admin/v1"
 	"github.com/icestream/icestream/internal/fault"
-	"github.com/icestream/icestream/internal/wire"
 )
-
-// askIngest makes one call to the admin service of ingest.
-func (t *target) askIngest(cmd *cobra.Command, call func(context.Context, adminv1.AdminServiceClient) error) error {
-	conn, err := t.dial(cmd, ingestOf)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-	defer cancel()
-	return call(ctx, adminv1.NewAdminServiceClient(conn))
-}
 
 func policyCommand() *cobra.Command {
 	return group("policy", "What becomes of records that cannot be rows", policyShowCommand(), policySetCommand())
@@ -38,16 +24,15 @@ func policyShowCommand() *cobra.Command {
   icestream policy show --dir ./icestream-dev -o json`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return t.askIngest(cmd, func(ctx context.Context, c adminv1.AdminServiceClient) error {
-				r, err := c.GetPolicy(ctx, &adminv1.GetPolicyRequest{})
-				if err != nil {
-					return wire.FromStatus(err)
-				}
-				if format == "json" {
-					return printProto(cmd, r)
-				}
-				return printPolicies(cmd, r.GetPolicies())
-			})
+			r, err := ask(cmd, &t, ingestOf, callTimeout, adminv1.NewAdminServiceClient,
+				adminv1.AdminServiceClient.GetPolicy, &adminv1.GetPolicyRequest{})
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				return printProto(cmd, r)
+			}
+			return printPolicies(cmd, r.GetPolicies())
 		},
 	}
 	t.flags(cmd)
@@ -91,21 +76,20 @@ on at once. The switch lasts as long as the ingest process: after a restart the 
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return t.askIngest(cmd, func(ctx context.Context, c adminv1.AdminServiceClient) error {
-				r, err := c.SetPolicy(ctx, &adminv1.SetPolicyRequest{Pipeline: args[0], Policy: args[1]})
-				if err != nil {
-					return wire.FromStatus(err)
-				}
-				if format == "json" {
-					return printProto(cmd, r)
-				}
-				p := r.GetPolicy()
-				cmd.Printf("pipeline %s: bad records: %s\n", p.GetPipeline(), p.GetPolicy())
-				if p.GetPolicy() != p.GetConfigured() {
-					cmd.Printf("until ingest restarts; to keep it, set on_invalid: %s in the configuration, which says %s\n", p.GetPolicy(), p.GetConfigured())
-				}
-				return nil
-			})
+			r, err := ask(cmd, &t, ingestOf, callTimeout, adminv1.NewAdminServiceClient,
+				adminv1.AdminServiceClient.SetPolicy, &adminv1.SetPolicyRequest{Pipeline: args[0], Policy: args[1]})
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				return printProto(cmd, r)
+			}
+			p := r.GetPolicy()
+			cmd.Printf("pipeline %s: bad records: %s\n", p.GetPipeline(), p.GetPolicy())
+			if p.GetPolicy() != p.GetConfigured() {
+				cmd.Printf("until ingest restarts; to keep it, set on_invalid: %s in the configuration, which says %s\n", p.GetPolicy(), p.GetConfigured())
+			}
+			return nil
 		},
 	}
 	t.flags(cmd)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/hex"
 	"fmt"
 	"strconv"
@@ -14,7 +13,6 @@ import (
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/run"
-	"github.com/icestream/icestream/internal/wire"
 	"github.com/icestream/icestream/services/committer"
 )
 
@@ -253,20 +251,14 @@ Exit code 0 when every selected record is a row, 1 when some stay.`,
 			if err != nil {
 				return err
 			}
-			conn, err := t.dial(cmd, committerOf)
+			r, err := ask(cmd, &t, committerOf, replayTimeout, committerv1.NewAdminServiceClient,
+				committerv1.AdminServiceClient.ReplayQuarantine, &committerv1.ReplayQuarantineRequest{
+					Table: args[0], DryRun: dry, Filter: &committerv1.QuarantineFilter{
+						Pipeline: f.Pipeline, Topic: f.Topic, Partition: f.Partition, From: f.From, To: f.To, Reason: f.Reason, SchemaId: f.SchemaID,
+					},
+				})
 			if err != nil {
 				return err
-			}
-			defer func() { _ = conn.Close() }()
-			ctx, cancel := context.WithTimeout(cmd.Context(), replayTimeout)
-			defer cancel()
-			r, err := committerv1.NewAdminServiceClient(conn).ReplayQuarantine(ctx, &committerv1.ReplayQuarantineRequest{
-				Table: args[0], DryRun: dry, Filter: &committerv1.QuarantineFilter{
-					Pipeline: f.Pipeline, Topic: f.Topic, Partition: f.Partition, From: f.From, To: f.To, Reason: f.Reason, SchemaId: f.SchemaID,
-				},
-			})
-			if err != nil {
-				return wire.FromStatus(err)
 			}
 			if format == "json" {
 				err = printProto(cmd, r)
@@ -326,20 +318,19 @@ is the pipeline's policy. Each partition is guarded again once a whole window of
 		Example: "  icestream quarantine allow -c icestream.yaml orders",
 		Args:    oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return t.askIngest(cmd, func(ctx context.Context, c adminv1.AdminServiceClient) error {
-				r, err := c.AllowFlood(ctx, &adminv1.AllowFloodRequest{Pipeline: args[0]})
-				if err != nil {
-					return wire.FromStatus(err)
-				}
-				if format == "json" {
-					return printProto(cmd, r)
-				}
-				for _, p := range r.GetReleased() {
-					cmd.Printf("%s[%d] goes on; it stood still: %s\n", p.GetTopic(), p.GetPartition(), strings.Map(printable, p.GetReason()))
-				}
-				cmd.Printf("floods of bad records are allowed in pipeline %s, %d partitions were stopped\n", args[0], len(r.GetReleased()))
-				return nil
-			})
+			r, err := ask(cmd, &t, ingestOf, callTimeout, adminv1.NewAdminServiceClient,
+				adminv1.AdminServiceClient.AllowFlood, &adminv1.AllowFloodRequest{Pipeline: args[0]})
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				return printProto(cmd, r)
+			}
+			for _, p := range r.GetReleased() {
+				cmd.Printf("%s[%d] goes on; it stood still: %s\n", p.GetTopic(), p.GetPartition(), strings.Map(printable, p.GetReason()))
+			}
+			cmd.Printf("floods of bad records are allowed in pipeline %s, %d partitions were stopped\n", args[0], len(r.GetReleased()))
+			return nil
 		},
 	}
 	t.flags(cmd)
