@@ -11,7 +11,6 @@ import (
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
-	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/schema"
 )
 
@@ -74,17 +73,8 @@ func (e Evolution) With(entry Evolved) Evolution {
 
 func decodeEvolution(v string) (Evolution, error) {
 	var out Evolution
-	if v == "" {
-		return out, nil
-	}
-	text, err := unpack(v)
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &out)
-	}
-	if err != nil {
-		return out, fault.New(fault.Corrupt, "reading table property %s: %w", propertyEvolution, err)
-	}
-	return out, nil
+	err := decodeProperty(propertyEvolution, v, &out)
+	return out, err
 }
 
 func encodeEvolution(e Evolution) (string, error) {

@@ -216,17 +216,26 @@ func (t *Table) plainHead(tbl *table.Table) (Head, error) {
 
 func decodeNumberMaps(v string) (map[string]schema.NumberMap, error) {
 	out := map[string]schema.NumberMap{}
+	if err := decodeProperty(propertyNumbers, v, &out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// decodeProperty reads the packed JSON of a table property into out, which stays
+// as it is where the property is absent.
+func decodeProperty(name, v string, out any) error {
 	if v == "" {
-		return out, nil
+		return nil
 	}
 	text, err := unpack(v)
 	if err == nil {
-		err = json.Unmarshal([]byte(text), &out)
+		err = json.Unmarshal([]byte(text), out)
 	}
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "reading table property %s: %w", propertyNumbers, err)
+		return fault.New(fault.Corrupt, "reading table property %s: %w", name, err)
 	}
-	return out, nil
+	return nil
 }
 
 func encodeNumberMaps(numbers map[string]schema.NumberMap) (string, error) {
