@@ -38,7 +38,7 @@ type Options struct {
 	Lost      string        // why the journal remembers nothing, for people; "" when it was simply new
 	Nonce     func() uint64 // random
 	HotBytes  int64         // budget of hot rows over all tables
-	Window    int64         // credit of one append stream; 0: 4 MiB, at most a quarter of HotBytes
+	Window    int64         // credit of one append stream; 0: 8 MiB (some five messages under way), at most a quarter of HotBytes
 	MaxLag    int64         // bytes a follower may lag before it is cut off; 0: a quarter of HotBytes, at least 8 MiB
 	MaxQueue  int64         // bytes one append stream may send beyond its credit; 0: 129 MiB (one message)
 	Heartbeat time.Duration // of quiet follower streams; 0: 5 s
@@ -69,7 +69,7 @@ type Host struct {
 // NewHost returns a host with the tables that the journal remembers.
 func NewHost(opt Options) *Host {
 	if opt.Window <= 0 {
-		opt.Window = max(1, min(4<<20, opt.HotBytes/4))
+		opt.Window = max(1, min(8<<20, opt.HotBytes/4))
 	}
 	if opt.MaxLag <= 0 {
 		opt.MaxLag = max(8<<20, opt.HotBytes/4)

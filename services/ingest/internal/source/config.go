@@ -96,12 +96,14 @@ func (c *Config) common() ([]kgo.Opt, error) {
 	return opts, nil
 }
 
-// More than this is never fetched or queued ahead, whatever the budget: a few
-// MiB are some ten milliseconds of decoding, longer than a fetch takes, and each
-// further one is memory that buys nothing (a record takes twice its bytes here).
+// More than this is never fetched or queued ahead, whatever the budget. One
+// fetch is under way per broker, and it serves the partitions that were not
+// full when it began: a partition's queue must outlast the fetch of the others
+// and then its own. With 4 MiB, which one response fills (a record of 124 bytes
+// counts 380 here), the workers waited a third of their time for records.
 const (
 	maxFetch = 8 << 20 // of one response
-	maxQueue = 4 << 20 // of one partition
+	maxQueue = 8 << 20 // of one partition
 )
 
 // fetchOptions bound what the client fetches ahead: one response per broker, each at most an eighth of the budget. A
