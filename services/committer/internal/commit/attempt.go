@@ -22,6 +22,7 @@ type Attempt struct {
 	schema    int32 // table schema id that it was staged against
 	epoch     ident.WriterEpoch
 	ambiguous bool // some request of ours may still arrive at the catalog
+	accepted  bool // the catalog said so to the last request
 	refusals  int  // requests that were refused for certain
 	refused   bool // the last one was
 	denied    bool // it was, by something other than a conflict
@@ -153,6 +154,7 @@ func (a *Attempt) Next(ev Event) Effect {
 	}
 	switch ev := ev.(type) {
 	case Sent:
+		a.accepted = ev.Answer == Accepted
 		a.refused, a.denied = ev.Answer == Refused || ev.Answer == Forbidden, ev.Answer == Forbidden
 		switch ev.Answer {
 		case Refused, Forbidden:
@@ -172,6 +174,9 @@ func (a *Attempt) Next(ev Event) Effect {
 }
 
 func (a *Attempt) looked(l Looked) Effect {
+	// An answer that the table does not bear out is worth no more than none: the
+	// catalog lost the commit, or shows it later.
+	a.ambiguous = a.ambiguous || a.accepted && !l.Failed && !l.Found
 	switch {
 	case l.Failed:
 		return Look

@@ -27,6 +27,18 @@ func TestAttempt(t *testing.T) {
 	}{
 		{"an accepted commit counts only once it was seen", []step{{accepted, Look}, {found, Landed}}},
 		{"an accepted commit that is not seen is sent again, not planned again", []step{{accepted, Look}, {headAt(10), Send}, {refused, Look}, {found, Landed}}},
+		{"accepted, not seen, and refused from then on: never free, the base is left on purpose", []step{
+			{accepted, Look},
+			{headAt(10), Send},
+			{refused, Look},
+			{headAt(10), Send},
+			{refused, Look},
+			{headAt(10), Send},
+			{refused, Look},
+			{headAt(10), Displace},
+			{found, Landed},
+		}},
+		{"accepted and looked for in vain is no doubt yet", []step{{accepted, Look}, {failed, Look}, {found, Landed}}},
 		{"C1: applied, answer lost: the look finds it, nothing is added twice", []step{{unknown, Look}, {found, Landed}}},
 		{"C2: applied and an error: nothing is deleted", []step{{unknown, Look}, {failed, Look}, {failed, Look}, {found, Landed}}},
 		{"C4: a late request: absence now proves nothing", []step{{unknown, Look}, {headAt(10), Send}, {unknown, Look}, {headAt(10), Send}}},
@@ -146,7 +158,10 @@ func attemptAtANaiveCatalog(t *testing.T, seed uint64) Effect {
 }
 
 func answer(r *rand.Rand, atBase bool, apply func(), inflight *int) Answer {
-	switch r.IntN(7) {
+	switch r.IntN(8) {
+	case 7:
+		*inflight++
+		return Accepted // arrives later, and the answer was a lie
 	case 6:
 		return Forbidden
 	case 0:

@@ -253,6 +253,18 @@ func (c *client) Send(_ context.Context, st *lake.Staged) error {
 	}
 }
 
+func (c *client) Holds(st *lake.Staged) bool {
+	f := c.fakeLake
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for s := f.snaps[c.at.SnapshotID]; s != nil; s = f.snaps[s.parent] {
+		if s.id == st.SnapshotID {
+			return true
+		}
+	}
+	return false
+}
+
 func (c *client) Discard(context.Context, *lake.Staged)     {}
 func (c *client) Clean(context.Context, *lake.Staged) error { return nil }
 

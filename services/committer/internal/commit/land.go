@@ -34,6 +34,8 @@ type plan func(head lake.Head) (lake.Change, error)
 // takeover is set for the writer fence alone, which no higher epoch stops.
 func (t *Table) land(ctx context.Context, kind string, takeover bool, p plan) (lake.Head, error) {
 	pause := t.o.Backoff.Start()
+	var old []*lake.Staged // staged anew since
+	defer func() { t.discardLost(ctx, old) }()
 	for {
 		change, err := p(t.head)
 		if err != nil {
@@ -74,6 +76,7 @@ func (t *Table) land(ctx context.Context, kind string, takeover bool, p plan) (l
 		case Fenced:
 			return t.head, t.fencedBy()
 		case Restage:
+			old = append(old, staged)
 			if err := t.retry(ctx, pause, kind, errors.New("the catalog refuses the commit although the head has not moved; staging it anew")); err != nil {
 				return t.head, err
 			}
@@ -104,6 +107,11 @@ func (t *Table) attempt(ctx context.Context, kind string, takeover bool, id iden
 				}
 			}
 			effect = a.Next(t.send(ctx, kind, staged))
+			if wait := hintOf(t.answer); wait > 0 { // the look is a request too
+				if err := backoff.Sleep(ctx, wait); err != nil {
+					return 0, fmt.Errorf("committing (%s) to table %s: %w; last error: %w", kind, t.o.Name, err, t.answer)
+				}
+			}
 		case Look:
 			l, err := t.look(ctx, id)
 			if err != nil {
@@ -153,11 +161,11 @@ func (t *Table) displace(ctx context.Context) *lake.Staged {
 	return staged
 }
 
-// discardLost removes the manifests of empty snapshots that did not land, once
-// the head has left their base.
-func (t *Table) discardLost(ctx context.Context, anchors []*lake.Staged) {
-	for _, a := range anchors {
-		if a.Base != t.head.SnapshotID && !t.lake.Find(a.CommitID) {
+// discardLost removes the manifests of snapshots that did not land, once the head
+// has left their base. Their data files may stand in another snapshot.
+func (t *Table) discardLost(ctx context.Context, list []*lake.Staged) {
+	for _, a := range list {
+		if a.Base != t.head.SnapshotID && !t.lake.Holds(a) {
 			t.lake.Discard(ctx, a)
 		}
 	}
@@ -199,6 +207,7 @@ func (t *Table) send(ctx context.Context, kind string, staged *lake.Staged) Sent
 	done := t.took(StepSend)
 	err := t.lake.Send(ctx, staged)
 	done()
+	t.answer = err
 	switch {
 	case err == nil:
 		return Sent{Accepted}
@@ -315,10 +324,18 @@ func (t *Table) fencedBy() error {
 func (t *Table) retry(ctx context.Context, pause *backoff.Backoff, kind string, err error) error {
 	t.status.failed(atCommit, err)
 	t.log.Warn("commit not settled", "kind", kind, "tries", pause.Count()+1, "error", err)
-	if werr := t.wait(ctx, pause); werr != nil {
+	if werr := t.wait(ctx, pause, err); werr != nil {
 		return fmt.Errorf("committing (%s) to table %s: %w; last error: %w", kind, t.o.Name, werr, err)
 	}
 	return nil
+}
+
+// hintOf is how long the catalog asked us to stay away, 0 for no hint.
+func hintOf(err error) time.Duration {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		return f.RetryAfter
+	}
+	return 0
 }
 
 // herd is the time over which the tables of a process go on when the catalog is
@@ -326,9 +343,14 @@ func (t *Table) retry(ctx context.Context, pause *backoff.Backoff, kind string, 
 const herd = 200 * time.Millisecond
 
 // wait waits as long as pause says, or until the catalog is back: after an outage
-// of minutes the wait is long, and rows have gathered.
-func (t *Table) wait(ctx context.Context, pause *backoff.Backoff) error {
-	timer := time.NewTimer(pause.Next())
+// of minutes the wait is long, and rows have gathered. A catalog that asked for a
+// longer wait gets that, whatever else it answers meanwhile.
+func (t *Table) wait(ctx context.Context, pause *backoff.Backoff, why error) error {
+	wait := pause.Next()
+	if hint := hintOf(why); hint > wait {
+		return backoff.Sleep(ctx, hint)
+	}
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

@@ -43,6 +43,9 @@ type Sender interface {
 type Cleaner interface {
 	// Discard removes the manifests of a staged snapshot that is proven absent.
 	Discard(ctx context.Context, s *lake.Staged)
+	// Holds reports whether the very snapshot that was staged is among the ancestors
+	// of the loaded head.
+	Holds(s *lake.Staged) bool
 	// Clean removes what a landed expiry freed.
 	Clean(ctx context.Context, s *lake.Staged) error
 }

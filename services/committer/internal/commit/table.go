@@ -130,6 +130,7 @@ type Table struct {
 	lastFence    time.Time
 	lastPoll     time.Time
 	lastError    error
+	answer       error        // of the last request to commit
 	denies       error        // why the catalog denied a change
 	denied       []denial     // whose files are not removed yet
 	talkAt       time.Time    // not before this is the buffer talked to again

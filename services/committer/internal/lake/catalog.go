@@ -27,7 +27,7 @@ import (
 )
 
 // openerOf checks cfg as far as that is possible without a network.
-func openerOf(cfg Config) (opener, error) {
+func openerOf(cfg Config, m *manners) (opener, error) {
 	if err := checkScheme(cfg.Warehouse); err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func openerOf(cfg Config) (opener, error) {
 		if u, err := url.Parse(cfg.URI); err != nil || u.Host == "" {
 			return nil, fault.New(fault.InvalidArgument, "checking catalog.uri: %q is no URL: want http(s)://host[:port][/path]", cfg.URI)
 		}
-		return func(ctx context.Context) (catalog.Catalog, error) { return openREST(ctx, cfg) }, nil
+		return func(ctx context.Context) (catalog.Catalog, error) { return openREST(ctx, cfg, m) }, nil
 	case "sql":
 		return sqlOpener(cfg)
 	case "glue", "hive", "hadoop":
@@ -93,7 +93,7 @@ func transport(skipVerify bool) *http.Transport {
 	return t
 }
 
-func openREST(ctx context.Context, cfg Config) (catalog.Catalog, error) {
+func openREST(ctx context.Context, cfg Config, m *manners) (catalog.Catalog, error) {
 	props := iceberg.Properties{}
 	var opts []rest.Option
 	skipVerify := false
@@ -141,7 +141,7 @@ func openREST(ctx context.Context, cfg Config) (catalog.Catalog, error) {
 		opts = append(opts, rest.WithAdditionalProps(props))
 	}
 	tr := transport(skipVerify)
-	cat, err := rest.NewCatalog(ctx, cfg.Name, cfg.URI, append(opts, rest.WithCustomTransport(tr))...)
+	cat, err := rest.NewCatalog(ctx, cfg.Name, cfg.URI, append(opts, rest.WithCustomTransport(m.over(tr)))...)
 	if err != nil {
 		tr.CloseIdleConnections()
 		return nil, err

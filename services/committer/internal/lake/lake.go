@@ -70,6 +70,8 @@ type Lake struct {
 	open opener
 	s3   s3Config
 
+	manners *manners
+
 	mu  sync.Mutex
 	cat catalog.Catalog
 }
@@ -90,11 +92,12 @@ func Open(_ context.Context, cfg Config, log *slog.Logger) (*Lake, error) {
 	if cfg.Name == "" {
 		cfg.Name = "icestream"
 	}
-	open, err := openerOf(cfg)
+	m := &manners{}
+	open, err := openerOf(cfg, m)
 	if err != nil {
 		return nil, err
 	}
-	return &Lake{cfg: cfg, log: log, open: open}, nil
+	return &Lake{cfg: cfg, log: log, open: open, manners: m}, nil
 }
 
 // Close lets go of the catalog's connections.

@@ -260,6 +260,7 @@ func (t *Table) applyFirst(ctx context.Context, entries []PendingQuarantine) (in
 			return 0, err
 		}
 		t.settleTry(ctx)
+		t.discardTries(ctx)
 		if n := t.settled(ctx, entries); n > 0 {
 			return n, nil
 		}
@@ -279,11 +280,29 @@ func (t *Table) applyFirst(ctx context.Context, entries []PendingQuarantine) (in
 		}
 	}
 	if _, err := t.Reload(ctx); err == nil {
+		t.discardTries(ctx)
 		if n := t.settled(ctx, entries); n > 0 {
 			return n, nil
 		}
 	}
 	return 0, fault.New(fault.Unavailable, "applying quarantined records of commit %s to table %s: %w", entries[0].CommitID, t.name, last)
+}
+
+// discardTries removes the manifests of tries that did not land, once the head
+// has left their base, and forgets those that did.
+func (t *Table) discardTries(ctx context.Context) {
+	head := t.Head().SnapshotID
+	t.tries = slices.DeleteFunc(t.tries, func(st *Staged) bool {
+		switch {
+		case t.Holds(st):
+			return true
+		case st.Base == head:
+			return false
+		default:
+			t.Discard(ctx, st)
+			return true
+		}
+	})
 }
 
 // settled counts the leading entries that the loaded table holds.
@@ -407,7 +426,7 @@ func (t *Table) carryOut(ctx context.Context, e PendingQuarantine) error {
 	summary := iceberg.Properties{}
 	if m.whole {
 		summary = iceberg.Properties{keyApplied: strconv.FormatInt(e.Sequence, 10), keyAppliedTo: t.main.String()}
-		if !t.noCopies.Load() {
+		if !t.plain() {
 			props := maps.Clone(summary)
 			if n := t.lacks(); n > 0 {
 				props[keyGap] = strconv.FormatInt(n, 10)
@@ -435,10 +454,18 @@ func (t *Table) carryOut(ctx context.Context, e PendingQuarantine) error {
 	if err != nil {
 		return err
 	}
+	staged, err := tx.StagedTable()
+	if err != nil {
+		return err
+	}
+	st := stagedOf(staged.CurrentSnapshot())
 	meta, _, err := t.cat.CommitTable(ctx, t.ident, commit.Requirements, commit.Updates)
 	if err != nil {
+		t.tries = append(t.tries, st)
 		if badRequest(err) || unauthorized(err) {
-			t.noCopies.Store(true)
+			if !t.plain() {
+				t.refusedCopies(err)
+			}
 			return fault.New(fault.Unavailable, "committing quarantined records of commit %s: %w", e.CommitID, err)
 		}
 		return classify(err, "committing quarantined records of commit %s", e.CommitID)

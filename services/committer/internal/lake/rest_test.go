@@ -2,14 +2,9 @@ package lake
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
-	"strings"
-	"sync/atomic"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,70 +13,17 @@ import (
 	devcatalog "github.com/icestream/icestream/internal/devpeers/catalog"
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/testkit/faulty"
 )
 
-// front stands before a REST catalog and spoils the answers to commits.
-type front struct {
-	*httptest.Server
-	fault atomic.Value // "", "409", "500 after", "drop after", "500 before", "hang"
-	seen  atomic.Value // headers of the last request
-}
-
-func newFront(t *testing.T, target string) *front {
-	u, err := url.Parse(target)
-	require.NoError(t, err)
-	f := &front{}
-	f.fault.Store("")
-	proxy := httputil.NewSingleHostReverseProxy(u)
-	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		f.seen.Store(r.Header.Clone())
-		kind := f.fault.Load().(string)
-		if r.Method != http.MethodPost || !strings.Contains(r.URL.Path, "/tables/") {
-			kind = ""
-		}
-		f.serve(w, r, proxy, kind)
-	}))
-	t.Cleanup(f.Close)
-	return f
-}
-
-func (f *front) serve(w http.ResponseWriter, r *http.Request, proxy http.Handler, kind string) {
-	drop := func() {
-		c, _, err := w.(http.Hijacker).Hijack()
-		if err == nil {
-			_ = c.Close()
-		}
-	}
-	switch kind {
-	case "409":
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusConflict)
-		_, _ = w.Write([]byte(`{"error":{"message":"planted","type":"CommitFailedException","code":409}}`))
-	case "500 before":
-		w.WriteHeader(http.StatusInternalServerError)
-	case "500 after":
-		proxy.ServeHTTP(httptest.NewRecorder(), r)
-		w.WriteHeader(http.StatusInternalServerError)
-	case "drop after":
-		proxy.ServeHTTP(httptest.NewRecorder(), r)
-		drop()
-	case "hang":
-		// The server sees a client go only once the body was read.
-		_, _ = io.Copy(io.Discard, r.Body)
-		<-r.Context().Done()
-	default:
-		proxy.ServeHTTP(w, r)
-	}
-}
-
-func newRESTBench(t *testing.T, properties map[string]string) (*bench, *front) {
+func newRESTBench(t *testing.T, properties map[string]string) (*bench, *faulty.Catalog) {
 	dir := t.TempDir()
 	server, err := devcatalog.Start(t.Context(), devcatalog.Config{Dir: dir})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
-	f := newFront(t, server.URL())
+	f := faulty.NewCatalog(t, server.URL())
 	l, err := Open(t.Context(), Config{
-		Type: "rest", URI: f.URL, Properties: properties, Timeouts: Timeouts{Commit: 2 * time.Second},
+		Type: "rest", URI: f.URL(), Properties: properties, Timeouts: Timeouts{Commit: time.Second},
 	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
@@ -94,7 +36,7 @@ func newRESTBench(t *testing.T, properties map[string]string) (*bench, *front) {
 
 func TestTheWholeLifeOfATableThroughAREST(t *testing.T) {
 	b, f := newRESTBench(t, map[string]string{"header.X-Team": "shop"})
-	require.Equal(t, "shop", f.seen.Load().(http.Header).Get("X-Team"))
+	require.Equal(t, "shop", f.LastHeader().Get("X-Team"))
 	for range 5 {
 		c := b.change(KindData)
 		r := c.advance(part(0), Totals{Rows: 20})
@@ -120,47 +62,105 @@ func TestTheWholeLifeOfATableThroughAREST(t *testing.T) {
 	require.Equal(t, int64(5), b.rows(quarantineName))
 }
 
-// C1, C2, C4, C10: what each answer of a catalog means, and that the table is
+// C1, C2, C4, C10, C20: what each answer of a catalog means, and that the table is
 // exact after each.
 func TestEveryAnswerToACommitIsSettledByTheTable(t *testing.T) {
 	b, f := newRESTBench(t, nil)
 	rows := int64(0)
 	for _, c := range []struct {
-		fault  string
+		fault  faulty.Fault
+		again  int // requests that meet the fault: two where a definite no is asked again without copies
 		landed bool
 		reason fault.Reason
 	}{
-		{"409", false, fault.Conflict},
-		{"500 before", false, fault.Unavailable},
-		{"500 after", true, fault.Unavailable},
-		{"drop after", true, fault.Unavailable},
-		{"hang", false, fault.Unavailable},
+		{faulty.Refused(409, "CommitFailedException"), 1, false, fault.Conflict},
+		{faulty.Applied(409, "CommitFailedException"), 1, true, fault.Conflict},
+		{faulty.Refused(400, "BadRequestException"), 2, false, fault.InvalidArgument},
+		{faulty.Refused(422, "UnprocessableEntityException"), 2, false, fault.InvalidArgument},
+		{faulty.Refused(401, "NotAuthorizedException"), 2, false, fault.Unauthorized},
+		{faulty.Refused(403, "ForbiddenException"), 2, false, fault.Unauthorized},
+		{faulty.Applied(403, "ForbiddenException"), 2, true, fault.Unauthorized},
+		{faulty.Refused(404, "NoSuchTableException"), 1, false, fault.UnknownTable},
+		{faulty.Refused(429, "TooManyRequestsException"), 1, false, fault.Unavailable},
+		{faulty.Refused(500, "InternalServerError"), 1, false, fault.Unavailable},
+		{faulty.Applied(500, "InternalServerError"), 1, true, fault.Unavailable},
+		{faulty.Refused(501, "UnsupportedOperationException"), 1, false, fault.Unavailable},
+		{faulty.Applied(502, "BadGatewayException"), 1, true, fault.Unavailable},
+		{faulty.Refused(503, "ServiceUnavailableException"), 1, false, fault.Unavailable},
+		{faulty.Applied(504, "CommitStateUnknownException"), 1, true, fault.Unavailable},
+		{faulty.Lost(), 1, false, fault.Unavailable},
+		{faulty.Unanswered(), 1, true, fault.Unavailable},
+		{faulty.Torn(), 1, true, fault.Unavailable},
+		{faulty.Ignored(), 1, false, fault.Unavailable},
+		{faulty.Silent(), 1, true, fault.Unavailable},
+		{faulty.Slow(100 * time.Millisecond), 1, true, 0},
+		{faulty.Pretended(), 1, false, 0},
 	} {
 		change := b.change(KindData)
 		r := change.advance(part(0), Totals{Rows: 5})
 		change.Files = b.write(b.batch(part(0), r))
 		st := b.stage(change)
-		f.fault.Store(c.fault)
+		f.Commits(faulty.Script(slices.Repeat([]faulty.Fault{c.fault}, c.again)...))
 		err := b.Send(t.Context(), st)
-		require.Equal(t, c.reason, fault.ReasonOf(err), "%s: %v", c.fault, err)
-		f.fault.Store("")
+		require.Equal(t, c.reason, fault.ReasonOf(err), "%s: %v", c.fault.Name, err)
+		require.Equal(t, c.reason == 0, err == nil, "%s: %v", c.fault.Name, err)
+		require.Equal(t, c.again, f.Did()[c.fault.Name], c.fault.Name)
 		b.reload()
-		require.Equal(t, c.landed, b.Find(change.CommitID), c.fault)
+		require.Equal(t, c.landed, b.Find(change.CommitID), c.fault.Name)
+		require.Equal(t, c.landed, b.Holds(st), c.fault.Name)
 		if !c.landed {
-			require.NoError(t, b.Send(t.Context(), st), c.fault)
+			require.NoError(t, b.Send(t.Context(), st), c.fault.Name)
 			b.reload()
 		}
 		rows += 5
-		require.Equal(t, rows, b.rows(tableName), c.fault)
+		require.Equal(t, rows, b.rows(tableName), c.fault.Name)
 	}
 	r := b.audit(true)
 	require.Equal(t, Proven, r.Verdict, r.Text())
 }
 
+// C4, G6: in a copy of the table from before a commit's base the head seems to have
+// left the base without the commit. Sequence numbers tell such a copy.
+func TestAStaleCopyOfTheTableProvesNothing(t *testing.T) {
+	b, f := newRESTBench(t, nil)
+	b.commitRows(part(0), 3)
+	b.commitRows(part(0), 3)
+	c := b.change(KindData)
+	r := c.advance(part(0), Totals{Rows: 5})
+	c.Files = b.write(b.batch(part(0), r))
+	st := b.stage(c)
+	f.Commits(faulty.Script(faulty.Unanswered()))
+	require.Error(t, b.Send(t.Context(), st))
+	f.Loads(faulty.Script(faulty.Stale(2), faulty.Stale(1)))
+	_, err := b.Reload(t.Context())
+	require.ErrorIs(t, err, fault.Of(fault.Unavailable))
+	require.ErrorContains(t, err, "an old copy proves nothing")
+	require.Equal(t, st.Base, b.Head().SnapshotID, "the head stays what it was")
+	b.reload() // as it was when the commit was sent: not there, which proves nothing either
+	require.False(t, b.Find(c.CommitID))
+	require.Equal(t, st.Base, b.Head().SnapshotID)
+	b.reload()
+	require.True(t, b.Find(c.CommitID))
+}
+
+// A catalog that is in trouble says when it wants to be asked again.
+func TestTheCatalogSaysWhenItWantsToBeAskedAgain(t *testing.T) {
+	b, f := newRESTBench(t, nil)
+	st := b.stage(b.change(KindProgress))
+	f.Commits(faulty.Script(faulty.Refused(429, "TooManyRequestsException", "Retry-After", "7")))
+	var busy *fault.Error
+	require.ErrorAs(t, b.Send(t.Context(), st), &busy)
+	require.InDelta(t, 7, busy.RetryAfter.Seconds(), 1)
+	require.NoError(t, b.Send(t.Context(), st))
+	now := time.Now()
+	require.Equal(t, 3*time.Second, retryAfter("3", now))
+	require.InDelta(t, 60, retryAfter(now.Add(time.Minute).UTC().Format(http.TimeFormat), now).Seconds(), 1)
+	require.Zero(t, retryAfter("soon", now))
+}
+
 // G11: a catalog that is away when the service starts.
 func TestALakeConnectsWhenItsCatalogComes(t *testing.T) {
-	f := newFront(t, "http://127.0.0.1:1")
-	l, err := Open(t.Context(), Config{Type: "rest", URI: f.URL}, slog.New(slog.DiscardHandler))
+	l, err := Open(t.Context(), Config{Type: "rest", URI: "http://127.0.0.1:1"}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	_, err = l.Load(t.Context(), tableName)
 	require.ErrorIs(t, err, fault.Of(fault.Unavailable))

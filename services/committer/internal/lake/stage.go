@@ -102,6 +102,15 @@ func (t *Table) Stage(ctx context.Context, c Change) (*Staged, error) {
 	return st, nil
 }
 
+// stagedOf is what can be known later of a snapshot that was sent.
+func stagedOf(s *table.Snapshot) *Staged {
+	st := &Staged{SnapshotID: s.SnapshotID, Sequence: s.SequenceNumber, snapshot: s}
+	if s.ParentSnapshotID != nil {
+		st.Base = *s.ParentSnapshotID
+	}
+	return st
+}
+
 // prepare checks the change against the head and completes its state.
 func (t *Table) prepare(head Head, c Change) (State, error) {
 	state := c.State.Clone()
@@ -245,7 +254,7 @@ func (t *Table) changeSchema(st *Staged, meta table.Metadata, sch *schema.Schema
 // columns are there.
 func (t *Table) changeSettings(tx *table.Transaction, head Head, c Change) error {
 	props := iceberg.Properties{}
-	if deployment := deploymentOf(c.State); deployment != "" && t.handle().Properties()[propertyOwner] == "" && !t.noCopies.Load() {
+	if deployment := deploymentOf(c.State); deployment != "" && t.handle().Properties()[propertyOwner] == "" && !t.plain() {
 		props[propertyOwner] = deployment // a table that others made is ours to look after from now on
 	}
 	if len(c.Numbers) > 0 {
@@ -376,7 +385,7 @@ func addFiles(ctx context.Context, tx *table.Transaction, tbl *table.Table, file
 
 // stageCopies adds the high-water mark and the tag.
 func (t *Table) stageCopies(st *Staged, keys map[string]string) error {
-	if t.noCopies.Load() {
+	if t.plain() {
 		return nil
 	}
 	v, err := encodeMark(mark{Snapshot: st.SnapshotID, Sequence: st.Sequence, Keys: keys})
@@ -397,7 +406,7 @@ func (t *Table) Send(ctx context.Context, st *Staged) error {
 	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), t.lake.cfg.Timeouts.Commit)
 	defer cancel()
 	copies := st.copies
-	if t.noCopies.Load() {
+	if t.plain() {
 		copies = nil
 	}
 	removal := st.removal
@@ -411,16 +420,24 @@ func (t *Table) Send(ctx context.Context, st *Staged) error {
 		// once too.
 		plain, again := t.send(ctx, st, removal, nil)
 		if again == nil {
-			t.noCopies.Store(true)
-			t.log.Warn("the catalog refuses table properties or tags: commits go without the copy of the state", "error", err)
+			t.refusedCopies(err)
 		}
 		meta, err = plain, again
+	} else if err == nil && len(copies) > 0 {
+		t.noCopies.Store(0)
 	}
 	if err != nil {
-		return classify(err, "committing %s to table %s", st.CommitID, t.name)
+		return t.lake.manners.hint(classify(err, "committing %s to table %s", st.CommitID, t.name))
 	}
 	t.dropOldMetadata(ctx, st.before.Metadata(), meta)
 	return nil
+}
+
+// refusedCopies notes that a commit was taken without the copies alone.
+func (t *Table) refusedCopies(why error) {
+	if t.noCopies.Add(1) == enoughRefusals {
+		t.log.Warn("the catalog refuses table properties or tags: commits go without the copy of the state", "error", why)
+	}
 }
 
 func (t *Table) send(ctx context.Context, st *Staged, removal, copies []table.Update) (table.Metadata, error) {

@@ -29,9 +29,11 @@ type Table struct {
 	ident table.Identifier
 	log   *slog.Logger
 
-	// noCopies is set once the catalog refused table properties or tags (case
-	// T11): commits then go without them, and recovery leans on the snapshots.
-	noCopies atomic.Bool
+	// noCopies counts commits in a row that the catalog took only without table
+	// properties or tags (case T11). Some catalogs answer a conflict or a bad moment
+	// with 400 too, so only from enoughRefusals on commits go without them at once,
+	// and recovery leans on the snapshots.
+	noCopies atomic.Int32
 
 	// What Clean has gathered, and how much before it acts.
 	gone    gone
@@ -42,6 +44,10 @@ type Table struct {
 	// marks is the mark of a replay under way in the quarantine table, which has it
 	// from its main table.
 	marks *marking
+
+	// tries are requests of this table as a quarantine table whose outcome is not
+	// known.
+	tries []*Staged
 
 	mu      sync.Mutex
 	tbl     *table.Table
@@ -85,6 +91,13 @@ type Head struct {
 // one should carry the state forward.
 func (h Head) Foreign() bool { return h.SnapshotID != h.StateSnapshot }
 
+// enoughRefusals is how many commits in a row show that a catalog takes no table
+// properties or tags.
+const enoughRefusals = 3
+
+// plain reports whether commits go without the copies of the state.
+func (t *Table) plain() bool { return t.noCopies.Load() >= enoughRefusals }
+
 // Name is "namespace.table".
 func (t *Table) Name() string { return t.name }
 
@@ -97,19 +110,28 @@ func (t *Table) Head() Head {
 
 // Reload loads the table anew. Only what it returns proves anything about a
 // commit. It fails with UnknownTable when the table is gone (dropped or
-// renamed), and with Fenced when another table has its name now.
+// renamed), with Fenced when another table has its name now, and with Unavailable
+// when the catalog shows an older table than before: sequence numbers of a table
+// never fall, not even when it is rolled back, so that is a stale copy, in which a
+// commit that landed is not to be seen and the head seems to have left its base.
 func (t *Table) Reload(ctx context.Context) (Head, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.lake.cfg.Timeouts.Load)
 	defer cancel()
 	tbl, err := t.cat.LoadTable(ctx, t.ident)
 	if err != nil {
-		return Head{}, classify(err, "loading table %s", t.name)
+		return Head{}, t.lake.manners.hint(classify(err, "loading table %s", t.name))
 	}
 	was := t.handle()
 	if was != nil && was.Metadata().TableUUID() != tbl.Metadata().TableUUID() {
 		return Head{}, fault.New(fault.Fenced,
 			"loading table %s: another table has the name now (id %s, was %s): it was dropped and made again; restart the pipeline to start over into the new one",
 			t.name, tbl.Metadata().TableUUID(), was.Metadata().TableUUID())
+	}
+	if was != nil && tbl.Metadata().LastSequenceNumber() < was.Metadata().LastSequenceNumber() {
+		return Head{}, fault.New(fault.Unavailable,
+			"loading table %s: the catalog answers with the table as it was at sequence number %d, although it has shown %d: an old copy proves nothing; "+
+				"waiting for the present one. If the catalog was put back to an older state on purpose, restart the committer",
+			t.name, tbl.Metadata().LastSequenceNumber(), was.Metadata().LastSequenceNumber())
 	}
 	if err := refuseForeignSink(t.name, tbl); err != nil {
 		return Head{}, err
@@ -166,6 +188,17 @@ func (t *Table) rehandle(meta table.Metadata) *table.Table {
 func (t *Table) Find(commitID ident.UUID) bool {
 	for s := range ancestors(t.handle().Metadata()) {
 		if s.Summary != nil && s.Summary.Properties[keyCommitID] == commitID.String() {
+			return true
+		}
+	}
+	return false
+}
+
+// Holds reports whether the very snapshot that was staged is an ancestor of the
+// loaded head, or the head itself.
+func (t *Table) Holds(st *Staged) bool {
+	for s := range ancestors(t.handle().Metadata()) {
+		if s.SnapshotID == st.SnapshotID {
 			return true
 		}
 	}
