@@ -116,6 +116,14 @@ e2e-peers: ## run the four binaries against a real Kafka, registry, catalog and 
 e2e-peers-small: ## the same with 20,000 records, as CI runs it
 	$(MAKE) e2e-peers RECORDS=20000
 
+.PHONY: e2e-faults
+e2e-faults: ## run the fault table (kills, outages, poison, freezes) against real peers and print what was lost and doubled (minutes; OUTAGE=60s)
+	$(GO) test -tags e2e -count=1 -v -timeout 60m -run '^TestTheFaultTable$$' ./test/e2e -args -fault-table -outage $(or $(OUTAGE),60s)
+
+.PHONY: e2e-kills
+e2e-kills: ## kill -9 KILLS (default 100) random services under load, with links cut and slow, audit after each, print recovery times (SEED)
+	$(GO) test -tags e2e -count=1 -v -timeout 60m -run '^TestRandomKills' ./test/e2e -args -random-kills $(or $(KILLS),100) -seed $(or $(SEED),0)
+
 .PHONY: model
 model: ## run the executable model of the hand-over protocol over SEEDS random interleavings (needs Python 3)
 	cd test/model && python3 model.py seeds=$(or $(SEEDS),300) && python3 small.py

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -112,7 +113,7 @@ func (s *Service) pipelineConfig(i int, schemas *registry.Client) (pipeline.Conf
 	if err != nil {
 		return pipeline.Config{}, err
 	}
-	src.Dial = s.d.DialKafka
+	src.Dial, src.Seats = s.d.DialKafka, filepath.Join(set.Node.DataDir, "ingest")
 	component := s.d.Health.Component("ingest/pipeline/" + p.Name)
 	component.NotReady("starting")
 	message := int64(set.Limits.MaxMessage()) - messageSlack

@@ -29,9 +29,8 @@ type Catalog struct {
 	late    sync.WaitGroup
 
 	mu       sync.Mutex
-	commits  func() Fault
-	loads    func() Fault
-	matches  func(table string) bool
+	commits  Choice
+	loads    Choice
 	versions map[string][]body // of each table, by path, oldest first
 	did      map[string]int
 	header   http.Header
@@ -63,9 +62,7 @@ func NewCatalog(t testing.TB, target string) *Catalog {
 		t.Fatalf("starting a proxy before the catalog at %s: %v", target, err)
 	}
 	c := &Catalog{
-		target: u, forward: httputil.NewSingleHostReverseProxy(u), versions: map[string][]body{}, did: map[string]int{},
-		matches: func(string) bool { return true },
-	}
+		target: u, forward: httputil.NewSingleHostReverseProxy(u), versions: map[string][]body{}, did: map[string]int{}}
 	c.forward.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, err error) {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 	}
@@ -82,22 +79,19 @@ func NewCatalog(t testing.TB, target string) *Catalog {
 // URL is where clients find the catalog.
 func (c *Catalog) URL() string { return c.server.URL }
 
-// Only restricts faults to tables whose name, the last part of the path, matches.
-func (c *Catalog) Only(matches func(table string) bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.matches = matches
-}
+// Choice says which fault a commit or a load of a table meets; table is the last
+// part of its path.
+type Choice func(table string) Fault
 
 // Commits has each commit of a table meet the fault that choose returns.
-func (c *Catalog) Commits(choose func() Fault) {
+func (c *Catalog) Commits(choose Choice) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.commits = choose
 }
 
 // Loads has each load of a table meet the fault that choose returns.
-func (c *Catalog) Loads(choose func() Fault) {
+func (c *Catalog) Loads(choose Choice) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.loads = choose
@@ -133,9 +127,9 @@ func (c *Catalog) LastHeader() http.Header {
 
 // Script returns a choice that gives out faults in turn, and lets everything pass
 // after the last.
-func Script(faults ...Fault) func() Fault {
+func Script(faults ...Fault) Choice {
 	var mu sync.Mutex
-	return func() Fault {
+	return func(string) Fault {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(faults) == 0 {
@@ -147,8 +141,32 @@ func Script(faults ...Fault) func() Fault {
 	}
 }
 
+// ScriptEach is Script for each table by itself.
+func ScriptEach(faults ...Fault) Choice {
+	var mu sync.Mutex
+	scripts := map[string]Choice{}
+	return func(table string) Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		if scripts[table] == nil {
+			scripts[table] = Script(faults...)
+		}
+		return scripts[table](table)
+	}
+}
+
 // Always returns a choice that gives out one fault for ever.
-func Always(f Fault) func() Fault { return func() Fault { return f } }
+func Always(f Fault) Choice { return func(string) Fault { return f } }
+
+// For restricts a choice to one table.
+func For(table string, choose Choice) Choice {
+	return func(name string) Fault {
+		if name != table {
+			return Fault{}
+		}
+		return choose(name)
+	}
+}
 
 // ServeHTTP implements http.Handler.
 func (c *Catalog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -159,16 +177,13 @@ func (c *Catalog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		choose = c.commits
 	}
 	table, is := tableOf(r)
-	if !is || !c.matches(table) {
-		choose = nil
-	}
 	c.mu.Unlock()
 	if is && r.Method == http.MethodPost {
 		c.remember(r)
 	}
 	var f Fault
-	if choose != nil {
-		f = choose()
+	if is && choose != nil {
+		f = choose(table)
 	}
 	if f.serve == nil {
 		c.forward.ServeHTTP(w, r)

@@ -26,6 +26,7 @@ def arguments():
     p.add_argument("--warehouse")
     p.add_argument("--s3", help="ENDPOINT,KEY,SECRET,REGION; needed for tables on S3")
     p.add_argument("--table", required=True)
+    p.add_argument("--filled", action="append", default=[], metavar="COLUMN=N", help="a column and how many rows have a value in it")
     p.add_argument("manifest", nargs="+")
     return p.parse_args()
 
@@ -130,8 +131,13 @@ def main():
     flat = pa.table({"partition": pc.struct_field(rows["_kafka"], "partition"), "offset": pc.struct_field(rows["_kafka"], "offset"),
                      **{c: rows[c] for c in ("order_id", "seq", "units")}})
     check_rows(flat, want, manifests, problems)
+    distinct = flat.select(["partition", "offset"]).group_by(["partition", "offset"]).aggregate([]).num_rows
     lsn = pc.count_distinct(rows["_lsn"]).as_py()
     compare("distinct _lsn", lsn, rows.num_rows, problems)
+
+    for filled in args.filled:
+        column, n = filled.split("=")
+        compare(f"values in {column}", len(rows) - rows[column].null_count, int(n), problems)
 
     quarantined = []
     if want.bad:
@@ -151,6 +157,7 @@ def main():
 
     print(json.dumps({"table": args.table, "rows": rows.num_rows, "quarantined": len(quarantined), "columns": len(rows.column_names),
                       "snapshots": len(table.metadata.snapshots), "files": len(list(table.scan().plan_files())),
+                      "lost": want.rows - distinct, "doubled": rows.num_rows - distinct,
                       "problems": problems, "ok": not problems}, indent=1))
     return 1 if problems else 0
 

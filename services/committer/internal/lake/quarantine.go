@@ -68,7 +68,7 @@ func (t *Table) outboxTable(ctx context.Context) (q *Table, forget func(error), 
 func (t *Table) quarantine(ctx context.Context, create bool) (*Table, error) {
 	q, err := t.loadQuarantine(ctx, create)
 	if q != nil {
-		q.main, q.marks = ident.UUID(t.handle().Metadata().TableUUID()), t.marks
+		q.main, q.marks, q.tries = ident.UUID(t.handle().Metadata().TableUUID()), t.marks, t.tries
 	}
 	return q, err
 }
@@ -292,7 +292,7 @@ func (t *Table) applyFirst(ctx context.Context, entries []PendingQuarantine) (in
 // has left their base, and forgets those that did.
 func (t *Table) discardTries(ctx context.Context) {
 	head := t.Head().SnapshotID
-	t.tries = slices.DeleteFunc(t.tries, func(st *Staged) bool {
+	t.tries.list = slices.DeleteFunc(t.tries.list, func(st *Staged) bool {
 		switch {
 		case t.Holds(st):
 			return true
@@ -458,10 +458,9 @@ func (t *Table) carryOut(ctx context.Context, e PendingQuarantine) error {
 	if err != nil {
 		return err
 	}
-	st := stagedOf(staged.CurrentSnapshot())
+	t.tries.list = append(t.tries.list, stagedOf(staged.CurrentSnapshot())) // whatever the answer, a look settles it
 	meta, _, err := t.cat.CommitTable(ctx, t.ident, commit.Requirements, commit.Updates)
 	if err != nil {
-		t.tries = append(t.tries, st)
 		if badRequest(err) || unauthorized(err) {
 			if !t.plain() {
 				t.refusedCopies(err)

@@ -45,9 +45,9 @@ type Table struct {
 	// from its main table.
 	marks *marking
 
-	// tries are requests of this table as a quarantine table whose outcome is not
-	// known.
-	tries []*Staged
+	// tries are requests to a quarantine table, which has them from its main table,
+	// whose outcome is not known.
+	tries *tries
 
 	mu      sync.Mutex
 	tbl     *table.Table
@@ -90,6 +90,8 @@ type Head struct {
 // Foreign reports whether the newest snapshot is not ours: soon after, an empty
 // one should carry the state forward.
 func (h Head) Foreign() bool { return h.SnapshotID != h.StateSnapshot }
+
+type tries struct{ list []*Staged }
 
 // enoughRefusals is how many commits in a row show that a catalog takes no table
 // properties or tags.

@@ -30,6 +30,8 @@ func (c *Consumer) watch(ctx context.Context) {
 		if err := c.lookUp(ctx, retention, n%retentionEvery == 0); err != nil && ctx.Err() == nil {
 			c.h.Trouble(err)
 		}
+		id, _ := c.group.GroupMetadata()
+		c.remember(id)
 		t := time.NewTimer(c.nextLook(n))
 		select {
 		case <-ctx.Done():

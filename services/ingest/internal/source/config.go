@@ -43,6 +43,9 @@ type Config struct {
 	RecordMax int64
 	// Refresh is how often topics, ids, log starts and ends are looked up; 0 means 10 s.
 	Refresh time.Duration
+	// Seats is a folder in which the member id is kept while the process lives, so that
+	// the next one need not wait for a session timeout after a kill; "" keeps none.
+	Seats string
 	// Dial replaces the network in tests.
 	Dial func(ctx context.Context, network, host string) (net.Conn, error)
 	Log  *slog.Logger

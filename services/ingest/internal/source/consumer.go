@@ -58,6 +58,7 @@ type Consumer struct {
 	group *kgo.Client
 	fetch *kgo.Client
 	admin *kadm.Client
+	seat  *seat // nil: none
 
 	slices   slicePool
 	closing  sync.Once
@@ -108,8 +109,14 @@ func New(cfg Config, h Handler) (*Consumer, error) {
 	inflated.mu.Lock()
 	inflated.set = c.fetch.UpdateFetchMaxBytes
 	inflated.mu.Unlock()
+	if cfg.Seats != "" {
+		if c.seat, err = takeSeat(cfg.Seats, cfg.Group); err != nil {
+			cfg.Log.Warn("no member id is kept: after a kill the group waits for a session timeout", "error", err)
+		}
+	}
 	if c.group, err = kgo.NewClient(append(cfg.groupOptions(groupHandler{c}), common...)...); err != nil {
 		c.fetch.Close()
+		c.seat.leave(false)
 		return nil, fmt.Errorf("making the Kafka client of group %s: %w", cfg.Group, err)
 	}
 	c.admin = kadm.NewClient(c.fetch)
@@ -124,6 +131,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	c.endRun = cancel
 	c.mu.Unlock()
 	var wg sync.WaitGroup
+	wg.Go(func() { c.dismiss(ctx) })
 	wg.Go(func() { c.watch(ctx) })
 	wg.Go(func() { c.pollGroup(ctx) })
 	c.poll(ctx)
@@ -148,6 +156,7 @@ func (c *Consumer) close(ctx context.Context) error {
 	}
 	c.group.Close()
 	c.fetch.Close()
+	c.seat.leave(err == nil)
 	if err != nil {
 		return fmt.Errorf("leaving group %s: %w", c.cfg.Group, err)
 	}
@@ -279,6 +288,8 @@ func (g groupHandler) OnGroupManageError(err error) { g.c.h.Trouble(g.c.explain(
 func (g groupHandler) assigned(_ context.Context, cl *kgo.Client, m map[string][]int32) {
 	cl.PauseFetchPartitions(m) // this client never fetches
 	c := g.c
+	id, _ := cl.GroupMetadata()
+	c.remember(id)
 	c.mu.Lock()
 	var list []*Cursor
 	for topic, ps := range m {
