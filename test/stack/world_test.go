@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -155,22 +156,28 @@ func (w *world) start(which ...discovery.Role) {
 	}
 	for _, r := range which {
 		require.Nil(w.t, w.nodes[r], "%s runs", r)
-		n := &node{metrics: obs.NewMetrics(nil), ended: make(chan error, 1)}
-		n.health = obs.NewHealth(n.metrics)
-		var run func(context.Context) error
-		w.eventually(func() (err error) { // one that ended abruptly may hold its lock for a moment
-			run, err = w.build(r, n)
-			return err
-		})
-		ctx, cancel := context.WithCancel(context.Background())
-		n.cancel = cancel
-		go func() { n.ended <- run(ctx) }()
-		w.nodes[r] = n
+		w.nodes[r] = w.launch(r)
 	}
 }
 
+// launch starts a service with the settings and addresses of now.
+func (w *world) launch(r discovery.Role) *node {
+	w.t.Helper()
+	n := &node{metrics: obs.NewMetrics(nil), ended: make(chan error, 1)}
+	n.health = obs.NewHealth(n.metrics)
+	var run func(context.Context) error
+	w.eventually(func() (err error) { // one that ended abruptly may hold its lock for a moment
+		run, err = w.build(r, n)
+		return err
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	n.cancel = cancel
+	go func() { n.ended <- run(ctx) }()
+	return n
+}
+
 func (w *world) build(r discovery.Role, n *node) (func(context.Context) error, error) {
-	ctx, s := w.t.Context(), w.settings
+	ctx, s, at := w.t.Context(), w.settings, maps.Clone(w.at)
 	drain := func(d time.Duration) time.Duration {
 		switch {
 		case !w.abrupt:
@@ -185,28 +192,28 @@ func (w *world) build(r discovery.Role, n *node) (func(context.Context) error, e
 	switch r {
 	case discovery.Buffer:
 		v, err := buffer.New(ctx, buffer.Config{Settings: s, Instance: "test", Drain: drain(5 * time.Second)},
-			buffer.Deps{Log: log, Metrics: n.metrics, Health: n.health, Resolver: w.at, FS: w.fs})
+			buffer.Deps{Log: log, Metrics: n.metrics, Health: n.health, Resolver: at, FS: w.fs})
 		if err != nil {
 			return nil, err
 		}
 		return v.Run, nil
 	case discovery.Readstate:
 		v, err := readstate.New(ctx, readstate.Config{Settings: s, Instance: "test", Drain: drain(5 * time.Second), Poll: 200 * time.Millisecond},
-			readstate.Deps{Log: log, Metrics: n.metrics, Health: n.health, Resolver: w.at})
+			readstate.Deps{Log: log, Metrics: n.metrics, Health: n.health, Resolver: at})
 		if err != nil {
 			return nil, err
 		}
 		return v.Run, nil
 	case discovery.Committer:
 		v, err := committer.New(ctx, committer.Config{Settings: s, Instance: "test", Drain: drain(15 * time.Second), RedAfter: w.redAfter},
-			committer.Deps{Log: log, Metrics: n.metrics, Health: n.health, Resolver: w.at})
+			committer.Deps{Log: log, Metrics: n.metrics, Health: n.health, Resolver: at})
 		if err != nil {
 			return nil, err
 		}
 		return v.Run, nil
 	default:
 		v, err := ingest.New(ctx, ingest.Config{Settings: s, Instance: "test", Drain: drain(10 * time.Second), Refresh: time.Second},
-			ingest.Deps{Log: log, Metrics: n.metrics, Health: n.health, Resolver: w.at})
+			ingest.Deps{Log: log, Metrics: n.metrics, Health: n.health, Resolver: at})
 		if err != nil {
 			return nil, err
 		}
@@ -236,6 +243,25 @@ func (w *world) stop(which ...discovery.Role) {
 		}
 		delete(w.nodes, r)
 	}
+}
+
+// twin is another world over the same peers: same deployment, same pipelines, with services, addresses and a data
+// folder of its own. Nothing tells the two of each other.
+func (w *world) twin(text string, overrides ...config.Override) *world {
+	w.t.Helper()
+	v := &world{
+		t: w.t, dir: w.t.TempDir(), ports: w.ports, kafka: w.kafka, registry: w.registry, catalog: w.catalog,
+		at: discovery.Static{}, nodes: map[discovery.Role]*node{}, logs: w.logs, log: w.log.With("world", "twin"),
+	}
+	for _, r := range roles {
+		v.at[r] = local(testkit.FreePort(w.t))
+	}
+	v.configure(text, append([]config.Override{{Path: "catalog.warehouse", Value: w.settings.Catalog.Warehouse}}, overrides...)...)
+	w.t.Cleanup(func() {
+		v.catalog, v.registry, v.kafka = nil, nil, nil // the other one's
+		v.close()
+	})
+	return v
 }
 
 func (w *world) restart(r discovery.Role) {
