@@ -453,9 +453,15 @@ type verdict struct {
 }
 
 // audit proves a table from itself.
-func (s *suite) audit(table string, args ...string) string {
+func (s *suite) audit(table string, args ...string) (out string) {
 	s.t.Helper()
-	out, err := s.icestream(s.t.Context(), append([]string{"audit", "-c", s.config, table}, args...)...)
+	var err error
+	for range 4 { // TEMP
+		if out, err = s.icestream(s.t.Context(), append([]string{"audit", "-c", s.config, table}, args...)...); err == nil {
+			return out
+		}
+		s.t.Log("TEMP audit again", err)
+	}
 	require.NoError(s.t, err)
 	return out
 }

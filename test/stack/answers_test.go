@@ -199,9 +199,8 @@ func (w *world) leftovers(namespace, name string) []string {
 				continue
 			}
 			named[m.FilePath()] = true
-			entries, err := m.FetchEntries(files, false)
-			require.NoError(w.t, err)
-			for _, e := range entries {
+			for e, err := range m.Entries(files, false) {
+				require.NoError(w.t, err)
 				named[e.DataFile().FilePath()] = true
 			}
 		}

@@ -15,12 +15,12 @@ import (
 // The tests here start services beside those that serve. Nothing holds a lease and nobody asks for one: what keeps the
 // table exact are its own epochs and ranges.
 
-// kinds counts the snapshots of a table by what made them.
-func (w *world) kinds(namespace, name string) map[string]int {
+// kinds counts the snapshots of shop.orders by what made them.
+func (w *world) kinds() map[string]int {
 	w.t.Helper()
 	cat, err := rest.NewCatalog(w.t.Context(), "check", "http://"+local(w.ports.catalog))
 	require.NoError(w.t, err)
-	tbl, err := cat.LoadTable(w.t.Context(), []string{namespace, name})
+	tbl, err := cat.LoadTable(w.t.Context(), []string{"shop", "orders"})
 	require.NoError(w.t, err)
 	out := map[string]int{}
 	for _, s := range tbl.Metadata().Snapshots() {
@@ -37,13 +37,13 @@ func TestCommittersThatTakeATableFromEachOtherCostOneSnapshotEachTime(t *testing
 	w.start()
 	w.ready()
 	stopReading := w.readAlong(l)
-	second := w.twin(ordersText)
+	second := w.twin()
 	for r, address := range w.at {
 		if r != discovery.Committer {
 			second.at[r] = address
 		}
 	}
-	fences := w.kinds("shop", "orders")
+	fences := w.kinds()
 	old, other := w, second
 	for range 4 {
 		w.pause(500 * time.Millisecond)
@@ -56,7 +56,7 @@ func TestCommittersThatTakeATableFromEachOtherCostOneSnapshotEachTime(t *testing
 		other.ready(discovery.Committer)
 		old, other = other, old
 	}
-	now := w.kinds("shop", "orders")
+	now := w.kinds()
 	require.Equal(t, fences["writer"]+4, now["writer"], "%v", now)
 	require.Equal(t, fences["fence"], now["fence"], "no log epoch ends because of it: %v", now)
 	l.halt()
@@ -96,7 +96,7 @@ func TestACommitterThatFreezesInTheMiddleOfACommitLosesWithItAndNothingElse(t *t
 	l.begin("orders", 4, 3000, 0)
 	l.wait()
 	<-frozen
-	second := w.twin(ordersText)
+	second := w.twin()
 	for r, address := range w.at {
 		if r != discovery.Committer {
 			second.at[r] = address
@@ -122,7 +122,7 @@ func TestIngestsThatAllSendEveryPartitionDoubleNothing(t *testing.T) {
 	w.start()
 	w.ready()
 	stopReading := w.readAlong(l)
-	zombie := w.twin(ordersText, config.Override{Path: "kafka.group.id", Value: "zombies"})
+	zombie := w.twin(config.Override{Path: "kafka.group.id", Value: "zombies"})
 	for r, address := range w.at {
 		if r != discovery.Ingest {
 			zombie.at[r] = address
@@ -150,14 +150,14 @@ func TestASecondSuiteWithItsOwnBufferTakesEverythingOver(t *testing.T) {
 	w.start()
 	w.ready()
 	w.pause(time.Second)
-	before := w.kinds("shop", "orders")
-	second := w.twin(ordersText)
+	before := w.kinds()
+	second := w.twin()
 	second.start()
 	w.red(discovery.Committer, "another committer has taken the table over")
 	w.pause(2 * time.Second) // the first ingest still has half of the partitions and sends them to the first buffer
 	w.stop()
 	second.ready()
-	now := second.kinds("shop", "orders")
+	now := second.kinds()
 	require.Equal(t, before["writer"]+1, now["writer"], "%v", now)
 	require.Equal(t, before["fence"]+1, now["fence"], "a buffer without a journal of the table starts one log epoch: %v", now)
 	stopReading := second.readAlong(l)

@@ -245,9 +245,9 @@ func (w *world) stop(which ...discovery.Role) {
 	}
 }
 
-// twin is another world over the same peers: same deployment, same pipelines, with services, addresses and a data
+// twin is another world over the same peers: same deployment, the pipeline of ordersText, with services, addresses and a data
 // folder of its own. Nothing tells the two of each other.
-func (w *world) twin(text string, overrides ...config.Override) *world {
+func (w *world) twin(overrides ...config.Override) *world {
 	w.t.Helper()
 	v := &world{
 		t: w.t, dir: w.t.TempDir(), ports: w.ports, kafka: w.kafka, registry: w.registry, catalog: w.catalog,
@@ -256,7 +256,7 @@ func (w *world) twin(text string, overrides ...config.Override) *world {
 	for _, r := range roles {
 		v.at[r] = local(testkit.FreePort(w.t))
 	}
-	v.configure(text, append([]config.Override{{Path: "catalog.warehouse", Value: w.settings.Catalog.Warehouse}}, overrides...)...)
+	v.configure(ordersText, append([]config.Override{{Path: "catalog.warehouse", Value: w.settings.Catalog.Warehouse}}, overrides...)...)
 	w.t.Cleanup(func() {
 		v.catalog, v.registry, v.kafka = nil, nil, nil // the other one's
 		v.close()

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -61,8 +62,7 @@ func NewCatalog(t testing.TB, target string) *Catalog {
 	if err != nil {
 		t.Fatalf("starting a proxy before the catalog at %s: %v", target, err)
 	}
-	c := &Catalog{
-		target: u, forward: httputil.NewSingleHostReverseProxy(u), versions: map[string][]body{}, did: map[string]int{}}
+	c := &Catalog{target: u, forward: httputil.NewSingleHostReverseProxy(u), versions: map[string][]body{}, did: map[string]int{}}
 	c.forward.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, err error) {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 	}
@@ -111,11 +111,7 @@ func (c *Catalog) Settle() { c.late.Wait() }
 func (c *Catalog) Did() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make(map[string]int, len(c.did))
-	for name, n := range c.did {
-		out[name] = n
-	}
-	return out
+	return maps.Clone(c.did)
 }
 
 // LastHeader is the header of the newest request.
