@@ -51,7 +51,7 @@ took = time.time() - begin
 used = {p[0]: cpu(p[0]) - before[p[0]] for p in pids}
 peaks = {p: round(peak(pid.split(",")[0])) for p, pid in processes}
 out = {"name": name, "table": table, "rows": rows, "want": want, "seconds": round(took, 1), "cpu_s": round(sum(used.values()), 2),
-       "cpu_s_per_million": round(sum(used.values()) / max(rows, 1) * 1e6, 2), "peak_rss_mib": sum(peaks.values()), "peaks": peaks,
+       "cpu_s_per_million": round(sum(used.values()) / max(rows, 1) * 1e6, 2), "peak_rss_mib": sum(peaks.values()), "peaks": peaks, "cpus": {p: round(used[pid.split(",")[0]], 2) for p, pid in processes},
        "bytes_per_row": round(size / max(rows, 1), 1), "files": files, "load": round(load, 1)}
 print(json.dumps(out))
 sys.exit(0 if rows == want else "%s: %s holds %d rows after %d s, wanted are %d" % (name, table, rows, took, want))

@@ -179,7 +179,7 @@ func (s *fakeSource) Load() cut.Load {
 	if s.came.IsZero() {
 		s.came = time.Now()
 	}
-	l.Since, l.SinceRows, l.Hot, l.Own = s.came, s.came, s.hot, s.hot
+	l.Since, l.SinceRows, l.Hot, l.Own, l.Ready = s.came, s.came, s.hot, s.hot, s.hot
 	return l
 }
 

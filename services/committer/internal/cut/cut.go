@@ -63,8 +63,9 @@ type Load struct {
 	// Hot is what all tables of the process hold uncommitted, in the bytes of the
 	// hot budget.
 	Hot int64
-	// Own is the part of Hot that this table holds.
-	Own int64
+	// Own is the part of Hot that this table holds, and Ready the part of Own that
+	// is in files already: what a cut would take.
+	Own, Ready int64
 	// Retention is the smallest known retention of the partitions that moved; 0
 	// when it is not known.
 	Retention time.Duration
@@ -120,10 +121,12 @@ func (p Policy) Decide(now time.Time, l Load) (Reason, time.Time) {
 }
 
 // pressed reports whether the hot bytes of all tables call for a commit of this
-// one: not of one that holds next to nothing, which would make many tiny commits
-// while the large ones are on their way.
+// one: not of one that holds next to nothing, nor of one most of whose rows still
+// wait to be encoded. Either would make many tiny commits, and these slow down
+// the encoding that they do not wait for. What waits is encoded meanwhile, so
+// the pressure is answered however full the budget is.
 func (p Policy) pressed(now time.Time, l Load) bool {
-	if p.Budget <= 0 || l.Hot*100 < p.Budget*PressurePart {
+	if p.Budget <= 0 || l.Hot*100 < p.Budget*PressurePart || l.Ready*2 < l.Own {
 		return false
 	}
 	return l.Own*20 >= l.Hot || now.Sub(l.Since) >= p.Interval/10

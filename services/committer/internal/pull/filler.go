@@ -354,7 +354,7 @@ func (f *filler) account(e entry, rows, bad int64) error {
 	f.p.note(func() {
 		f.p.open = open
 		if f.p.gen == f.gen {
-			f.p.load.Encoded = encoded
+			f.p.load.Encoded, f.p.load.Ready = encoded, f.batch.Hot
 		}
 	})
 	return nil

@@ -106,6 +106,7 @@ func (c *Config) common() ([]kgo.Opt, error) {
 // counts 380 here), the workers waited a third of their time for records.
 const (
 	maxFetch = 8 << 20 // of one response
+	maxPart  = 1 << 20 // of one partition in a response
 	maxQueue = 8 << 20 // of one partition
 )
 
@@ -113,7 +114,7 @@ const (
 // broker always returns at least one batch, however large, so no record is too large to be seen.
 func (c *Config) fetchOptions(f *inflation) []kgo.Opt {
 	perFetch := min(max(c.Budget/8, 256<<10), maxFetch)
-	f.perFetch, f.perPartition = perFetch, min(perFetch, maxFetch/4)
+	f.perFetch, f.perPartition = perFetch, min(perFetch, maxPart)
 	return []kgo.Opt{
 		kgo.Rack(c.Rack),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
