@@ -5,6 +5,7 @@ package e2e
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/icestream/icestream/internal/testkit"
 	"github.com/icestream/icestream/internal/testkit/faulty"
@@ -23,15 +25,20 @@ var (
 	seed        = flag.Uint64("seed", 0, "of the random kills; 0 takes the time")
 )
 
+// perTable is how many services are killed before another table is taken: an audit looks at every file, and a table that
+// is committed every second soon has many.
+const perTable = 20
+
 // mayhem is a suite under load with links before everything that it talks to.
 type mayhem struct {
 	*suite
+	plan
 	rng   *rand.Rand
 	links map[string]*faulty.Link // by what is behind
 	names []string                // of the links, in order
-	table string
+	admin *kadm.Client
 	done  int // kills
-	now   figures
+	most  int
 }
 
 // G1, G2, G4, G6, G11: services are killed at random moments under load, alone, in pairs, frozen, and with links to
@@ -45,39 +52,58 @@ func TestRandomKillsUnderLoadLoseAndDoubleNothing(t *testing.T) {
 		*seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("seed %d", *seed)
-	m := newMayhem(t)
-	producer := m.bed.produce(t, "kills", filepath.Join(m.bed.dir, "kills.json"), false,
-		"--count", "4000000", "--bad", "4000", "--rate", "2000", "--fast")
+	b, links := linkedBed(t)
+	began, done, times, rows := time.Now(), 0, figures{}, int64(0)
+	for table := 1; done < *randomKills; table++ {
+		ok := t.Run(fmt.Sprintf("table %d", table), func(t *testing.T) {
+			m := b.newMayhem(t, fmt.Sprintf("kills-%d", table), links)
+			m.rng = rand.New(rand.NewPCG(*seed, uint64(table)))
+			m.most = min(perTable, *randomKills-done)
+			rows += m.run(times, func(what string, r recovery) {
+				t.Logf("%3d kills, %v: %s: hot after %.2f s, cold after %.2f s",
+					done+m.done, time.Since(began).Round(time.Second), what, r.hot.Seconds(), r.cold.Seconds())
+			})
+			done += m.done
+		})
+		require.True(t, ok)
+	}
+	t.Logf("%d kills in %v, seed %d: of %d rows none is lost, none doubled\n"+
+		"from kill -9 under load until rows produced after it are there in every partition:\n%s", done, time.Since(began).Round(time.Second), *seed, rows, times)
+}
+
+// run kills until it is enough, and has the table judged; it returns its rows.
+func (m *mayhem) run(times figures, note func(string, recovery)) int64 {
+	producer := m.bed.produce(m.t, m.topic, filepath.Join(m.bed.dir, m.topic+".json"), false,
+		"--count", "4000000", "--bad", "400", "--rate", "2000", "--fast")
 	m.startAll()
 	m.waitReady(90 * time.Second)
-	admin := m.bed.broker(m.suite)
+	m.admin = m.bed.broker(m.suite)
 	m.eventually(time.Minute, "the first rows are committed", func() error {
-		if m.committed(m.table) == 0 {
+		if m.committed(m.table()) == 0 {
 			return fmt.Errorf("none")
 		}
 		return nil
 	})
-	began := time.Now()
-	for m.done < *randomKills {
-		from, at := ends(m.suite, admin, "kills"), time.Now()
-		what, alone := m.strike()
-		r := m.recovered(m.table, from, at, 2*time.Minute)
+	for m.done < m.most {
+		at, what, alone := m.strike()
+		r := m.recovered(m.table(), at.ends, at.time, 2*time.Minute)
 		if alone {
-			m.now[what] = append(m.now[what], r)
+			times[what] = append(times[what], r)
 		}
-		m.audit(m.table)
-		t.Logf("%3d kills, %v: %s: hot after %.2f s, cold after %.2f s", m.done, time.Since(began).Round(time.Second), what, r.hot.Seconds(), r.cold.Seconds())
+		note(what, r)
+		m.audit(m.table())
 	}
-	t.Logf("%d kills in %v", m.done, time.Since(began).Round(time.Second))
 	made := producer.halt()
-	m.committedIs(m.table, []manifest{made}, 2*time.Minute)
-	t.Log(m.audit(m.table, "--deep"))
-	m.bed.judge(t, m.table, producer.file)
-	t.Logf("recovery, from kill -9 under load until rows produced after it are there in every partition:\n%s", m.now)
+	m.committedIs(m.table(), []manifest{made}, 2*time.Minute)
+	m.t.Log(m.audit(m.table(), "--deep"))
+	v := m.bed.judge(m.t, m.table(), producer.file)
+	require.Zero(m.t, v.Lost)
+	require.Zero(m.t, v.Doubled)
+	return v.Rows
 }
 
-// newMayhem starts the peers with links before them.
-func newMayhem(t *testing.T) *mayhem {
+// linkedBed starts the peers with links before them.
+func linkedBed(t *testing.T) (*bed, map[string]*faulty.Link) {
 	t.Helper()
 	// Kafka tells clients where it is, so the link has a listener of its own behind it.
 	base, inner, outer := testkit.FreePort(t), testkit.FreePort(t), testkit.FreePort(t)
@@ -87,34 +113,51 @@ func newMayhem(t *testing.T) *mayhem {
 		"--set", fmt.Sprintf("listeners=%s,LINKED://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d", listeners, inner, base+10),
 		"--set", fmt.Sprintf("advertised.listeners=%s,LINKED://127.0.0.1:%d", listeners, outer),
 		"--set", "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT,LINKED:PLAINTEXT")
+	return b, map[string]*faulty.Link{
+		"Kafka":        faulty.NewLink(t, fmt.Sprintf("127.0.0.1:%d", outer), fmt.Sprintf("127.0.0.1:%d", inner)),
+		"catalog":      faulty.NewLink(t, "127.0.0.1:0", strings.TrimPrefix(b.catalog, "http://")),
+		"object store": faulty.NewLink(t, "127.0.0.1:0", strings.TrimPrefix(b.s3["S3_ENDPOINT"], "http://")),
+	}
+}
+
+// newMayhem makes a suite for one topic.
+func (b *bed) newMayhem(t *testing.T, topic string, links map[string]*faulty.Link) *mayhem {
+	t.Helper()
 	m := &mayhem{
-		rng: rand.New(rand.NewPCG(*seed, 1)), table: "shop.kills", now: figures{},
-		links: map[string]*faulty.Link{
-			"Kafka":        faulty.NewLink(t, fmt.Sprintf("127.0.0.1:%d", outer), fmt.Sprintf("127.0.0.1:%d", inner)),
-			"catalog":      faulty.NewLink(t, "127.0.0.1:0", strings.TrimPrefix(b.catalog, "http://")),
-			"object store": faulty.NewLink(t, "127.0.0.1:0", strings.TrimPrefix(b.s3["S3_ENDPOINT"], "http://")),
+		links: maps.Clone(links), names: []string{"Kafka", "catalog", "object store", "bufferd", "committerd"},
+		plan: plan{
+			name: topic, topic: topic, message: order, linked: true, interval: "1s",
+			kafka: links["Kafka"].Address(), catalog: "http://" + links["catalog"].Address(), s3: "http://" + links["object store"].Address(),
+			settings: "reads: { max_lease: 30s }\n",
 		},
-		names: []string{"Kafka", "catalog", "object store", "bufferd", "committerd"},
 	}
-	m.suite = b.newSuite(t, plan{
-		name: "kills", topic: "kills", message: order, linked: true, interval: "1s",
-		kafka: m.links["Kafka"].Address(), catalog: "http://" + m.links["catalog"].Address(), s3: "http://" + m.links["object store"].Address(),
-		settings: "reads: { max_lease: 30s }\n",
-	})
-	for svc, l := range m.suite.links {
-		m.links[svc] = l
-	}
+	m.suite = b.newSuite(t, m.plan)
+	maps.Copy(m.links, m.suite.links)
 	return m
 }
 
-// strike does something bad and ends when it is over; alone says that it was one kill and nothing else.
-func (m *mayhem) strike() (what string, alone bool) {
+// moment is a time and where the topic ended then.
+type moment struct {
+	ends map[int32]int64
+	time time.Time
+}
+
+func (m *mayhem) mark() moment {
+	m.t.Helper()
+	return moment{ends(m.suite, m.admin, m.topic), time.Now()}
+}
+
+// strike does something bad and ends when it is over; alone says that it was one kill and nothing else. What comes back
+// is the moment from which on everything should be well again.
+func (m *mayhem) strike() (at moment, what string, alone bool) {
+	m.t.Helper()
 	svc := services[m.rng.IntN(len(services))]
-	m.waitABit(300 * time.Millisecond) // so that a strike meets every moment of a commit
+	m.waitABit(time.Second) // so that a strike meets every moment of a commit
 	switch n := m.rng.IntN(20); {
-	case n < 12 || m.done+1 == *randomKills:
+	case n < 12 || m.done+1 == m.most:
+		at = m.mark()
 		m.kill(svc)
-		return "kill -9 " + svc, true
+		return at, "kill -9 " + svc, true
 	case n < 14:
 		other := services[m.rng.IntN(len(services))]
 		m.done++
@@ -124,16 +167,17 @@ func (m *mayhem) strike() (what string, alone bool) {
 			m.waitABit(time.Second)
 		}
 		_ = m.procs[svc].Wait()
+		at = m.mark()
 		m.start(svc)
-		return "kill -9 of " + svc + " and " + other, false
+		return at, "kill -9 of " + svc + " and " + other, false
 	case n < 16:
 		m.signal(svc, syscall.SIGSTOP)
 		m.waitABit(3 * time.Second)
-		if m.rng.IntN(2) == 0 {
-			m.kill(services[(m.rng.IntN(3)+index(svc)+1)%len(services)])
-		}
+		other := services[(index(svc)+1+m.rng.IntN(3))%len(services)]
+		m.kill(other)
+		at = m.mark()
 		m.signal(svc, syscall.SIGCONT)
-		return svc + " frozen, and perhaps another killed", false
+		return at, svc + " frozen, kill -9 " + other, false
 	default:
 		name := m.names[m.rng.IntN(len(m.names))]
 		l := m.links[name]
@@ -152,8 +196,9 @@ func (m *mayhem) strike() (what string, alone bool) {
 		m.waitABit(time.Second)
 		m.kill(svc)
 		m.waitABit(2 * time.Second)
+		at = m.mark()
 		l.Heal()
-		return "link to " + name + " " + how + ", kill -9 " + svc, false
+		return at, "link to " + name + " " + how + ", kill -9 " + svc, false
 	}
 }
 
