@@ -265,8 +265,8 @@ func (c *client) Holds(st *lake.Staged) bool {
 	return false
 }
 
-func (c *client) Discard(context.Context, *lake.Staged)     {}
-func (c *client) Clean(context.Context, *lake.Staged) error { return nil }
+func (c *client) Discard(context.Context, *lake.Staged)          {}
+func (c *client) Freed(*lake.Staged) func(context.Context) error { return nil }
 
 func (c *client) WriteQuarantine(_ context.Context, o lake.WriterOptions, recs ...arrow.RecordBatch) ([]lake.QuarantineFile, error) {
 	if err := c.gone(); err != nil {

@@ -100,18 +100,26 @@ func (t *Table) expiry(head lake.Head) *lake.ExpirePolicy {
 	return &p
 }
 
-// clean removes what the expiry of the last data commit freed. Nobody waits for
-// it.
+// clean removes what the expiry of the last data commit freed, beside the loop:
+// hundreds of files take a while, and the next commit must not wait for it.
 func (t *Table) clean(ctx context.Context) {
 	staged := t.expired
 	t.expired = nil
 	if staged == nil {
 		return
 	}
-	defer t.took(StepClean)()
-	if err := t.lake.Clean(ctx, staged); err != nil {
-		t.log.Warn("files that nothing needs any more stay", "error", err)
+	work := t.lake.Freed(staged)
+	if work == nil {
+		return
 	}
+	t.cleaning.Go(func() {
+		t.cleans.Lock() // one after the other
+		defer t.cleans.Unlock()
+		defer t.took(StepClean)()
+		if err := work(ctx); err != nil {
+			t.log.Warn("files that nothing needs any more stay", "error", err)
+		}
+	})
 }
 
 // putOff leaves the outbox for later and reports whether it may: senders wait for

@@ -46,8 +46,9 @@ type Cleaner interface {
 	// Holds reports whether the very snapshot that was staged is among the ancestors
 	// of the loaded head.
 	Holds(s *lake.Staged) bool
-	// Clean removes what a landed expiry freed.
-	Clean(ctx context.Context, s *lake.Staged) error
+	// Freed takes note of a landed expiry and returns the work of removing what it
+	// freed, nil when nothing is to be done yet. The work may be done beside the loop.
+	Freed(s *lake.Staged) func(ctx context.Context) error
 }
 
 // Outbox is the way of quarantined records into their table.

@@ -130,12 +130,14 @@ type Table struct {
 	lastFence    time.Time
 	lastPoll     time.Time
 	lastError    error
-	answer       error        // of the last request to commit
-	denies       error        // why the catalog denied a change
-	denied       []denial     // whose files are not removed yet
-	talkAt       time.Time    // not before this is the buffer talked to again
-	outboxAt     time.Time    // not before this is the outbox tried again
-	late         bool         // the outbox was put off under pressure
+	answer       error     // of the last request to commit
+	denies       error     // why the catalog denied a change
+	denied       []denial  // whose files are not removed yet
+	talkAt       time.Time // not before this is the buffer talked to again
+	outboxAt     time.Time // not before this is the outbox tried again
+	late         bool      // the outbox was put off under pressure
+	cleaning     sync.WaitGroup
+	cleans       sync.Mutex
 	expired      *lake.Staged // landed with an expiry that is not cleaned up after
 	talk         *backoff.Backoff
 	outboxPause  *backoff.Backoff
@@ -226,6 +228,7 @@ func (t *Table) Reopen() {
 // that; it goes on by itself when its head is as it should be again.
 func (t *Table) Run(ctx context.Context) error {
 	defer close(t.ended)
+	defer t.cleaning.Wait()
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stopDrain := context.AfterFunc(ctx, func() { // bounds whatever is under way, and the last commit

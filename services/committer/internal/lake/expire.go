@@ -3,6 +3,7 @@ package lake
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/apache/iceberg-go"
 	iceio "github.com/apache/iceberg-go/io"
@@ -74,13 +75,23 @@ type gone struct {
 	ids    []int64
 }
 
-// Clean removes the files that only expired snapshots named, after an expiring
-// commit has landed and the table was reloaded; it does so for several commits
-// together. It compares what was with what is, so snapshots that are still there
-// (the request that landed did not carry the removal, or the catalog does not do
-// it) and files that a snapshot still names stay (G6). It does nothing for other commits. An error leaves files
-// behind, nothing else.
+// Clean does at once what Freed leaves to do.
 func (t *Table) Clean(ctx context.Context, st *Staged) error {
+	if work := t.Freed(st); work != nil {
+		return work(ctx)
+	}
+	return nil
+}
+
+// Freed takes note of an expiring commit that has landed, after the table was
+// reloaded. When the snapshots of several such commits have gathered it returns the
+// work of removing the files that only they named, nil before. The work compares
+// what was with what is now, so snapshots that are still there (the request that
+// landed did not carry the removal, or the catalog does not do it) and files that a
+// snapshot still names stay (G6). It may be done later and beside other commits:
+// they name new files and such that are named now. An error leaves files behind,
+// nothing else.
+func (t *Table) Freed(st *Staged) (work func(context.Context) error) {
 	if len(st.expired) == 0 || !t.Find(st.CommitID) {
 		return nil
 	}
@@ -101,16 +112,21 @@ func (t *Table) Clean(ctx context.Context, st *Staged) error {
 	if all.ids = slices.Compact(all.ids); len(all.ids) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), 4*t.lake.cfg.Timeouts.Stage)
-	defer cancel()
 	before := table.New(t.ident, all.before.Metadata(), all.before.MetadataLocation(),
 		func(ctx context.Context) (iceio.IO, error) { return t.files(ctx) }, t.cat)
-	update := table.NewRemoveSnapshotsUpdate(all.ids, true)
-	if err := update.PostCommit(ctx, before, t.rehandle(t.handle().Metadata())); err != nil {
-		return classify(err, "removing the files of expired snapshots of table %s", t.name)
+	after := t.rehandle(now)
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(t.lake.storage(ctx), cleanFor)
+		defer cancel()
+		if err := table.NewRemoveSnapshotsUpdate(all.ids, true).PostCommit(ctx, before, after); err != nil {
+			return classify(err, "removing the files of expired snapshots of table %s", t.name)
+		}
+		return nil
 	}
-	return nil
 }
+
+// cleanFor bounds one removal of files; nobody waits for it.
+const cleanFor = 5 * time.Minute
 
 // entry is a data file in a manifest, with the snapshot that added it.
 type entry struct {
