@@ -181,7 +181,7 @@ func (m *mayhem) strike() (at moment, what string, alone bool) {
 	default:
 		name := m.names[m.rng.IntN(len(m.names))]
 		l := m.links[name]
-		how := ""
+		var how string
 		switch m.rng.IntN(3) {
 		case 0:
 			l.Cut()
