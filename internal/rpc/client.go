@@ -42,7 +42,8 @@ func Dial(address string, o Options, extra ...grpc.DialOption) (*grpc.ClientConn
 		grpc.WithChainUnaryInterceptor(c.unary),
 		grpc.WithChainStreamInterceptor(c.stream),
 	}, extra...)
-	conn, err := grpc.NewClient(address, options...)
+	target, own := o.Network.client(address)
+	conn, err := grpc.NewClient(target, append(options, own...)...)
 	if err != nil {
 		return nil, fmt.Errorf("making a client for %s: %w", address, err)
 	}

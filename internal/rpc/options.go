@@ -52,6 +52,8 @@ type Options struct {
 	Credentials credentials.TransportCredentials
 	// Timeout is the deadline of a client's unary call whose context has none. Zero means DefaultTimeout.
 	Timeout time.Duration
+	// Network replaces that of the machine.
+	Network Network
 	// Metrics may be nil.
 	Metrics *obs.Metrics
 	// Log may be nil.

@@ -34,8 +34,7 @@ type Server struct {
 // Listen opens the address and returns a server on it. A taken port is an error that names the address; the caller
 // adds which setting it came from.
 func Listen(ctx context.Context, address string, o Options) (*Server, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", address)
+	l, err := o.Network.listen(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("opening the gRPC address %s of %s: %w", address, o.Service, err)
 	}

@@ -88,9 +88,7 @@ func (s *Service) listen(ctx context.Context) (*rpc.Server, error) {
 	o := rpc.Options{
 		Service: "buffer", Codec: wire.Codec{}, ToStatus: wire.ToStatus, FromStatus: wire.FromStatus,
 		MaxMessage: s.cfg.Settings.Limits.MaxMessage(), Metrics: s.deps.Metrics, Log: s.deps.Log,
-	}
-	if s.deps.Listener != nil {
-		return rpc.NewServer(s.deps.Listener, o), nil
+		Network: s.deps.Network,
 	}
 	return rpc.Listen(ctx, s.cfg.Settings.Services.Buffer.Listen, o)
 }

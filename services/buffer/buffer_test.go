@@ -442,7 +442,7 @@ func TestAFullDiskShowsAndPassesAndAFailedSyncEndsTheService(t *testing.T) {
 func TestTheSecondBufferOnADataDirectoryIsRefused(t *testing.T) {
 	fs := file.NewMem()
 	b := start(t, fs)
-	_, err := buffer.New(t.Context(), buffer.Config{Settings: settings(t)}, buffer.Deps{Listener: listen(t), FS: fs})
+	_, err := buffer.New(t.Context(), buffer.Config{Settings: settings(t)}, buffer.Deps{Network: onto(listen(t)), FS: fs})
 	require.ErrorContains(t, err, "another process")
 	b.serve(orders) // the first one does not mind
 	_, err = buffer.New(t.Context(), buffer.Config{}, buffer.Deps{})

@@ -6,7 +6,6 @@ package buffer
 import (
 	"errors"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/icestream/icestream/internal/discovery"
 	"github.com/icestream/icestream/internal/file"
 	"github.com/icestream/icestream/internal/obs"
+	"github.com/icestream/icestream/internal/rpc"
 )
 
 // DefaultDrain bounds the orderly end when Config does not say.
@@ -41,7 +41,7 @@ type Deps struct {
 	Metrics  *obs.Metrics
 	Health   *obs.Health
 	Resolver discovery.Resolver // names committer and readstate for people and for WRONG_DOOR
-	Listener net.Listener       // in place of services.buffer.listen
+	Network  rpc.Network        // in place of the machine's
 	FS       file.FS            // in place of the real file system
 }
 

@@ -120,7 +120,7 @@ func startOn(t testing.TB, fs file.FS, cfg *config.Config) *bed {
 	b := &bed{t: t, metrics: obs.NewMetrics(nil)}
 	b.health = obs.NewHealth(b.metrics)
 	b.svc, err = buffer.New(t.Context(), buffer.Config{Settings: cfg, Heartbeat: 50 * time.Millisecond, Drain: 2 * time.Second},
-		buffer.Deps{Listener: listen(t), FS: fs, Metrics: b.metrics, Health: b.health})
+		buffer.Deps{Network: onto(listen(t)), FS: fs, Metrics: b.metrics, Health: b.health})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -285,4 +285,9 @@ func (f *follower) image() (*bufferv1.FollowResponse, []*event.Append) {
 	}
 	require.NotNil(f.t, f.next().Msg.GetImageEnd())
 	return begin.Msg, hot
+}
+
+// onto is a network whose only address is l.
+func onto(l net.Listener) rpc.Network {
+	return rpc.Network{Listen: func(context.Context, string) (net.Listener, error) { return l, nil }}
 }

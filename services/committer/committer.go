@@ -26,6 +26,7 @@ type Deps struct {
 	Metrics  *obs.Metrics
 	Health   *obs.Health
 	Resolver discovery.Resolver
+	Network  rpc.Network // in place of the machine's
 }
 
 // Service is a running committer. Its methods are safe for concurrent use.
@@ -59,13 +60,15 @@ func New(ctx context.Context, cfg Config, d Deps) (*Service, error) {
 	}
 	d.Log = d.Log.With("service", "committer")
 	s := &Service{cfg: cfg, d: d}
+	catalog := lakeConfig(cfg.Settings.Catalog)
+	catalog.HTTP = d.Network.HTTP
 	var err error
-	if s.lake, err = lake.Open(ctx, lakeConfig(cfg.Settings.Catalog), d.Log); err != nil {
+	if s.lake, err = lake.Open(ctx, catalog, d.Log); err != nil {
 		return nil, err
 	}
 	options := rpc.Options{
 		Service: "committer", Codec: wire.Codec{}, ToStatus: wire.ToStatus, FromStatus: wire.FromStatus,
-		MaxMessage: cfg.Settings.Limits.MaxMessage(), Metrics: d.Metrics, Log: d.Log,
+		MaxMessage: cfg.Settings.Limits.MaxMessage(), Metrics: d.Metrics, Log: d.Log, Network: d.Network,
 	}
 	if s.server, err = rpc.Listen(ctx, cfg.Settings.Services.Committer.Listen, options); err != nil {
 		return nil, errors.Join(fmt.Errorf("%w; set services.committer.listen to a free address", err), s.lake.Close())

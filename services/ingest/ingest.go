@@ -32,6 +32,7 @@ type Deps struct {
 	Metrics  *obs.Metrics
 	Health   *obs.Health
 	Resolver discovery.Resolver
+	Network  rpc.Network // in place of the machine's
 	// DialKafka replaces the network to Kafka, in tests.
 	DialKafka func(ctx context.Context, network, host string) (net.Conn, error)
 }
@@ -215,7 +216,7 @@ type connections struct {
 func newConnections(d Deps, cfg Config) *connections {
 	o := rpc.Options{
 		Service: "ingest", Codec: wire.Codec{}, ToStatus: wire.ToStatus, FromStatus: wire.FromStatus,
-		MaxMessage: cfg.Settings.Limits.MaxMessage(), Metrics: d.Metrics, Log: d.Log,
+		MaxMessage: cfg.Settings.Limits.MaxMessage(), Metrics: d.Metrics, Log: d.Log, Network: d.Network,
 	}
 	return &connections{resolver: d.Resolver, options: o, pool: rpc.NewPool(o)}
 }

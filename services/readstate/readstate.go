@@ -28,6 +28,7 @@ type Deps struct {
 	Metrics  *obs.Metrics
 	Health   *obs.Health
 	Resolver discovery.Resolver
+	Network  rpc.Network // in place of the machine's
 }
 
 // Service is a readstate. Its methods are safe for concurrent use.
@@ -61,7 +62,7 @@ func New(ctx context.Context, cfg Config, d Deps) (*Service, error) {
 	d.Log = d.Log.With("service", server.Service)
 	o := rpc.Options{
 		Service: server.Service, Codec: wire.Codec{}, ToStatus: wire.ToStatus, FromStatus: wire.FromStatus,
-		MaxMessage: cfg.Settings.Limits.MaxMessage(), Metrics: d.Metrics, Log: d.Log,
+		MaxMessage: cfg.Settings.Limits.MaxMessage(), Metrics: d.Metrics, Log: d.Log, Network: d.Network,
 	}
 	s := &Service{cfg: cfg, d: d, conns: rpc.NewPool(o)}
 	s.replica = replica.New(replica.Config{

@@ -64,15 +64,24 @@ type Server struct {
 
 // Start opens or creates the catalog in its folder and serves it. A taken port is devpeers.ErrPortInUse.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
-	s, err := open(ctx, cfg)
+	s, err := Open(ctx, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("starting the embedded catalog: %w", err)
+		return nil, err
 	}
-	s.http, err = devpeers.ServeHTTP(cfg.Port, s.handler())
+	s.http, err = devpeers.ServeHTTP(cfg.Port, s.Handler())
 	if err != nil {
 		return nil, fmt.Errorf("starting the embedded catalog: %w", errors.Join(err, s.closeState()))
 	}
 	s.log.Info("embedded catalog is listening", "url", s.URL(), "warehouse", s.warehouse, "database", s.dbPath)
+	return s, nil
+}
+
+// Open opens or creates the catalog in its folder without listening anywhere: only Handler answers.
+func Open(ctx context.Context, cfg Config) (*Server, error) {
+	s, err := open(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("starting the embedded catalog: %w", err)
+	}
 	return s, nil
 }
 
@@ -122,7 +131,10 @@ func (s *Server) DatabasePath() string { return s.dbPath }
 
 // Close finishes running requests and closes the SQLite file.
 func (s *Server) Close() error {
-	err := s.http.Close()
+	var err error
+	if s.http != nil {
+		err = s.http.Close()
+	}
 	s.commits.Lock() // a commit whose client has gone may still run
 	defer s.commits.Unlock()
 	return errors.Join(err, s.closeState())
@@ -130,8 +142,8 @@ func (s *Server) Close() error {
 
 func (s *Server) closeState() error { return errors.Join(s.cat.Close(), s.db.Close()) }
 
-// handler routes the REST specification's paths. There is no prefix: /v1/config sets none.
-func (s *Server) handler() http.Handler {
+// Handler routes the REST specification's paths. There is no prefix: /v1/config sets none.
+func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, route := range s.routes() {
 		mux.HandleFunc(route.pattern, s.serve(route.handle))

@@ -140,10 +140,14 @@ func openREST(ctx context.Context, cfg Config, m *manners) (catalog.Catalog, err
 	if len(props) > 0 {
 		opts = append(opts, rest.WithAdditionalProps(props))
 	}
-	tr := transport(skipVerify)
+	tr, idle := cfg.HTTP, func() {}
+	if tr == nil {
+		own := transport(skipVerify)
+		tr, idle = own, own.CloseIdleConnections
+	}
 	cat, err := rest.NewCatalog(ctx, cfg.Name, cfg.URI, append(opts, rest.WithCustomTransport(m.over(tr)))...)
 	if err != nil {
-		tr.CloseIdleConnections()
+		idle()
 		return nil, err
 	}
 	return cat, nil

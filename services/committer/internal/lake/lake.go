@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -39,6 +40,7 @@ type Config struct {
 	Warehouse  string // "s3://bucket/prefix", "file:///path"
 	Properties map[string]string
 	Timeouts   Timeouts
+	HTTP       http.RoundTripper // to a REST catalog, in place of our own
 }
 
 // Timeouts bound the calls to catalog and object store. Zero values get the

@@ -61,7 +61,8 @@ type Consumer struct {
 	seat  *seat // nil: none
 
 	slices   slicePool
-	closing  sync.Once
+	closing  atomic.Bool
+	closed   chan struct{} // closed after Close
 	perQueue atomic.Int64
 
 	mu       sync.Mutex
@@ -89,7 +90,7 @@ func New(cfg Config, h Handler) (*Consumer, error) {
 	if cfg.Refresh <= 0 {
 		cfg.Refresh = defaultRefresh
 	}
-	c := &Consumer{cfg: cfg, h: h, cursors: map[TopicPartition]*Cursor{}, topics: map[string]Topic{}, adopted: map[string]Topic{}, measured: map[string]*measurement{}}
+	c := &Consumer{cfg: cfg, h: h, closed: make(chan struct{}), cursors: map[TopicPartition]*Cursor{}, topics: map[string]Topic{}, adopted: map[string]Topic{}, measured: map[string]*measurement{}}
 	if cfg.Pattern != nil {
 		whole, err := regexp.Compile(wholeName(cfg.Pattern))
 		if err != nil {
@@ -139,11 +140,18 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// Close leaves the group within ctx and closes the clients. Closing again does nothing.
+// Close leaves the group within ctx and closes the clients. Closing again only waits, within ctx, until that is done.
 func (c *Consumer) Close(ctx context.Context) error {
-	var err error
-	c.closing.Do(func() { err = c.close(ctx) })
-	return err
+	if c.closing.Swap(true) {
+		select {
+		case <-c.closed:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	defer close(c.closed)
+	return c.close(ctx)
 }
 
 func (c *Consumer) close(ctx context.Context) error {

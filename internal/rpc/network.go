@@ -1,0 +1,41 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+
+	"google.golang.org/grpc"
+)
+
+// Network is how a service is reached and reaches others. The zero value is the network of the machine.
+type Network struct {
+	// Listen opens an address; nil means TCP.
+	Listen func(ctx context.Context, address string) (net.Listener, error)
+	// Dial connects to an address; nil means TCP, after a look-up of the name.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Call sees every unary call of the clients just before it is sent; nil means nobody does.
+	Call grpc.UnaryClientInterceptor
+	// HTTP carries requests to the catalog; nil means the transport that their settings ask for.
+	HTTP http.RoundTripper
+}
+
+func (n Network) listen(ctx context.Context, address string) (net.Listener, error) {
+	if n.Listen != nil {
+		return n.Listen(ctx, address)
+	}
+	var lc net.ListenConfig
+	return lc.Listen(ctx, "tcp", address)
+}
+
+// client returns what the network changes about a client of address.
+func (n Network) client(address string) (target string, options []grpc.DialOption) {
+	if n.Call != nil {
+		options = append(options, grpc.WithChainUnaryInterceptor(n.Call))
+	}
+	if n.Dial == nil {
+		return address, options
+	}
+	return fmt.Sprintf("passthrough:///%s", address), append(options, grpc.WithContextDialer(n.Dial))
+}
