@@ -128,6 +128,14 @@ e2e-kills: ## kill -9 KILLS (default 100) random services under load, with links
 model: ## run the executable model of the hand-over protocol over SEEDS random interleavings (needs Python 3)
 	cd test/model && python3 model.py seeds=$(or $(SEEDS),300) && python3 small.py
 
+.PHONY: chaos
+chaos: ## break the whole suite by SEEDS (default 200) random plans under virtual time, from FIRST on; SEED=x plays one again
+	@$(GO) run ./test/chaos/cmd/chaos $(if $(SEED),-seed $(SEED),-seeds $(or $(SEEDS),200) -first $(or $(FIRST),1))
+
+.PHONY: mutants
+mutants: ## take one protection after the other out of the product; at most SEEDS (default 2,000) plans must notice each (ONLY=name)
+	@$(GO) run ./test/chaos/cmd/chaos -mutants -seeds $(or $(SEEDS),2000) -only "$(ONLY)"
+
 .PHONY: dev
 dev: ## run the whole suite with embedded peers for a minute and verify every row
 	$(GO) run ./cmd/icestream dev

@@ -251,7 +251,7 @@ func TestATableIsNotMadeBesideTheQuarantineOfAnOldOne(t *testing.T) {
 }
 
 func (r *rig) held() int64 {
-	h, err := r.service.hub.Held(tableName)
+	h, err := r.service.hub.Held(context.Background(), tableName)
 	if err != nil {
 		return -1
 	}

@@ -1,3 +1,5 @@
+//go:build synctests
+
 package chaos
 
 import (
@@ -13,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/iceberg-go/table"
+	"github.com/twmb/franz-go/pkg/kerr"
 )
 
 // kind is what was produced at an offset.
@@ -74,7 +77,6 @@ type book struct {
 	exact   int
 	again   int
 	refused map[string]int
-	resets  bool
 }
 
 func newBook(w *world) *book {
@@ -221,6 +223,9 @@ func (b *book) state() head {
 func (b *book) group(ctx context.Context) ([partitions]int64, error) {
 	var out [partitions]int64
 	got, err := b.w.admin.FetchOffsets(ctx, group)
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return out, nil
+	}
 	if err != nil {
 		return out, err
 	}

@@ -1,3 +1,5 @@
+//go:build synctests
+
 package chaos
 
 import (
@@ -21,7 +23,7 @@ var (
 	until = flag.Bool("until-failure", false, "end with the first seed that fails")
 )
 
-// G1 to G7, G9, G11: whatever fails, in whatever order, everything lands exactly once. All seeds of a process share one
+// G1, G2, G3, G4, G5, G6, G9, G11: whatever fails, in whatever order, everything lands exactly once. All seeds of a process share one
 // bubble, because codecs that the libraries keep for the whole process must not cross the border of one.
 func TestEverySeedLandsExactlyOnce(t *testing.T) {
 	root := t.TempDir()

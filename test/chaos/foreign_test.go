@@ -1,3 +1,5 @@
+//go:build synctests
+
 package chaos
 
 import (
@@ -112,6 +114,9 @@ func foreignExpiry(ctx context.Context, t *table.Table) error {
 // foreignColumn adds a column.
 func foreignColumn(name string) func(ctx context.Context, t *table.Table) error {
 	return func(ctx context.Context, t *table.Table) error {
+		if _, there := t.Schema().FindFieldByName(name); there {
+			return nil
+		}
 		tx := t.NewTransaction()
 		if err := tx.UpdateSchema(true, false).AddColumn([]string{name}, iceberg.PrimitiveTypes.String, "", false, nil).Commit(); err != nil {
 			return err

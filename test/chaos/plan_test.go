@@ -1,3 +1,5 @@
+//go:build synctests
+
 package chaos
 
 import (
@@ -23,6 +25,7 @@ type plan struct {
 	staleReads float64
 	readFails  float64
 	moods      []mood
+	again      float64 // calls to the table log that are sent again, late
 	disk       float64 // operations of the journal that fail
 	weights    map[string]float64
 }
@@ -38,7 +41,7 @@ type action struct {
 // kinds of faults. Each is in about half of the seeds.
 var kinds = []string{
 	"killAt", "killIngest", "killBuffer", "killCommitter", "killReadstate", "journal", "disk", "twins", "lease", "rebalance", "freeze", "cut", "slow",
-	"ambiguous", "reads", "foreign", "expiry", "config", "jump",
+	"again", "ambiguous", "reads", "foreign", "expiry", "config", "jump",
 }
 
 func newPlan(r *rand.Rand) plan {
@@ -60,6 +63,7 @@ func newPlan(r *rand.Rand) plan {
 	p.ambiguous = min(0.9, p.weights["ambiguous"]*0.4)
 	p.staleReads = p.weights["reads"] * pick(r, 0, 0.1)
 	p.readFails = p.weights["reads"] * 0.1
+	p.again = min(0.5, p.weights["again"]*0.2)
 	p.disk = p.weights["disk"] * 0.01
 	for _, m := range commitMoods {
 		if r.Float64() < 0.5 {

@@ -1,3 +1,5 @@
+//go:build synctests
+
 package chaos
 
 import (
@@ -44,9 +46,8 @@ type sea struct {
 
 	mu       sync.Mutex
 	rng      *rand.Rand
-	inflight []*http.Request             // requests that arrive later, or never
-	seen     map[string][]*http.Response // answers of loads, for stale reads
-	bodies   map[string][][]byte
+	inflight []*http.Request     // requests that arrive later, or never
+	bodies   map[string][][]byte // answers of loads, for stale reads
 }
 
 func newSea(w *world, h http.Handler) *sea {
@@ -191,10 +192,10 @@ func (s *sea) answer(r *http.Request, body []byte, m mood, load bool) (*http.Res
 		s.mu.Unlock()
 		again := held(r, body)
 		done := make(chan *http.Response, 1)
-		go func() {
+		s.w.late.Go(func() {
 			time.Sleep(d) //nolint:forbidigo // virtual time: the delay is the fault
 			done <- s.apply(again, body)
-		}()
+		})
 		select {
 		case resp := <-done:
 			return resp, nil

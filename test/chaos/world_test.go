@@ -1,3 +1,5 @@
+//go:build synctests
+
 package chaos
 
 import (
@@ -10,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -42,6 +45,8 @@ const (
 	tablePath  = namespace + "." + tableName
 	partitions = 3
 	broker     = "kafka:9092"
+
+	longestRepeat = 10 * time.Second
 )
 
 // roles in the order in which they are ended and started.
@@ -68,7 +73,8 @@ type world struct {
 	book   *book
 	log    *slog.Logger
 	logs   *lines
-	rev    int // of the pipeline's settings
+	rev    int            // of the pipeline's settings
+	late   sync.WaitGroup // of what happens on its own
 
 	mu      sync.Mutex
 	chaos   bool
@@ -209,12 +215,43 @@ func (w *world) call(n *node) grpc.UnaryClientInterceptor {
 		if err := w.step(n, "before "+name); err != nil {
 			return err
 		}
+		if w.again(name) {
+			w.late.Go(func() { w.repeat(n, method, req, reply, cc, invoke) })
+		}
 		err := invoke(ctx, method, req, reply, cc, opts...)
 		if dead := w.step(n, "after "+name); dead != nil {
 			return dead
 		}
 		return err
 	}
+}
+
+// again draws whether a call to a table log is sent once more, late.
+func (w *world) again(name string) bool {
+	switch name {
+	case "OpenTable", "PublishSchema", "GrantEpoch", "ReportCommit":
+	default:
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.chaos && w.hooks.Float64() < w.plan.again
+}
+
+// repeat sends a call again when others have been made since.
+func (w *world) repeat(n *node, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker) {
+	w.mu.Lock()
+	d := time.Duration(w.hooks.Int64N(int64(longestRepeat)))
+	w.mu.Unlock()
+	time.Sleep(d) //nolint:forbidigo // virtual time
+	if !w.inChaos() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), 10*time.Second)
+	defer cancel()
+	answer := reflect.New(reflect.TypeOf(reply).Elem()).Interface()
+	err := invoke(ctx, method, req, answer, cc)
+	w.say("%s of %s again, %v late: %v", method, n.name, d, err)
 }
 
 // step is a named point between two steps of a node, at which it may be killed.
@@ -430,6 +467,7 @@ func (w *world) close() error {
 	}
 	err := w.reap()
 	w.sea.drain(false)
+	w.late.Wait()
 	_ = w.conns.Close()
 	w.client.Close()
 	w.kafka.Close()

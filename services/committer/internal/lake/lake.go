@@ -17,7 +17,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/apache/iceberg-go"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/icefile"
+	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/schema"
 )
 
@@ -74,8 +74,8 @@ type Lake struct {
 
 	manners *manners
 
-	mu  sync.Mutex
-	cat catalog.Catalog
+	turn run.Turn // of connecting
+	cat  catalog.Catalog
 }
 
 // opener connects to a catalog. It may be called again after an error.
@@ -99,13 +99,15 @@ func Open(_ context.Context, cfg Config, log *slog.Logger) (*Lake, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Lake{cfg: cfg, log: log, open: open, manners: m}, nil
+	return &Lake{cfg: cfg, log: log, open: open, manners: m, turn: run.NewTurn()}, nil
 }
 
 // Close lets go of the catalog's connections.
 func (l *Lake) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	if !l.turn.TryTake() {
+		return nil // somebody is connecting, and gives up by itself
+	}
+	defer l.turn.Give()
 	cat := l.cat
 	l.cat = nil
 	if c, ok := cat.(catalog.Closer); ok {
@@ -129,8 +131,10 @@ func (l *Lake) Ping(ctx context.Context) error {
 }
 
 func (l *Lake) catalog(ctx context.Context) (catalog.Catalog, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	if err := l.turn.Take(ctx); err != nil {
+		return nil, classify(err, "waiting for a connection to the %s catalog at %s", l.cfg.Type, l.cfg.URI)
+	}
+	defer l.turn.Give()
 	if l.cat != nil {
 		return l.cat, nil
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/icestream/icestream/internal/follow"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/obs"
+	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/services/committer/internal/commit"
 	"github.com/icestream/icestream/services/committer/internal/cut"
@@ -75,15 +76,15 @@ type Hub struct {
 	running  sync.WaitGroup
 }
 
-// entry is one table. lock is held while it is being opened.
+// entry is one table. Whoever opens it has the turn.
 type entry struct {
-	lock   sync.Mutex
+	turn   run.Turn
 	table  *commit.Table
 	puller *pull.Puller
 	lake   *lake.Table
 	stop   context.CancelFunc
 	plan   atomic.Pointer[Plan]
-	feeds  map[string]bool // pipelines, under lock
+	feeds  map[string]bool // pipelines, by turns
 	health *obs.Component
 
 	replaying sync.Mutex // held by the one replay of the table
@@ -155,15 +156,17 @@ func (h *Hub) Drain(ctx context.Context) error {
 }
 
 // find returns an open table.
-func (h *Hub) find(name string) (*entry, error) {
+func (h *Hub) find(ctx context.Context, name string) (*entry, error) {
 	h.mu.Lock()
 	e := h.tables[name]
 	h.mu.Unlock()
 	if e == nil {
 		return nil, fault.New(fault.UnknownTable, "table %s is not open here: no pipeline feeds it and it does not carry the owner key of deployment %q", name, h.o.Deployment)
 	}
-	e.lock.Lock()
-	defer e.lock.Unlock()
+	if err := e.turn.Take(ctx); err != nil {
+		return nil, fault.New(fault.NotReady, "table %s is being opened: %w", name, err)
+	}
+	defer e.turn.Give()
 	if e.table == nil {
 		return nil, fault.New(fault.NotReady, "table %s is being opened", name)
 	}
@@ -171,8 +174,8 @@ func (h *Hub) find(name string) (*entry, error) {
 }
 
 // Held says what an open table holds uncommitted.
-func (h *Hub) Held(table string) (cut.Load, error) {
-	e, err := h.find(table)
+func (h *Hub) Held(ctx context.Context, table string) (cut.Load, error) {
+	e, err := h.find(ctx, table)
 	if err != nil {
 		return cut.Load{}, err
 	}
@@ -206,13 +209,15 @@ func (h *Hub) open(ctx context.Context, name, pipeline string, settings *lake.Se
 	}
 	e := h.tables[name]
 	if e == nil {
-		e = &entry{feeds: map[string]bool{}}
+		e = &entry{turn: run.NewTurn(), feeds: map[string]bool{}}
 		h.tables[name] = e
 	}
 	h.mu.Unlock()
 
-	e.lock.Lock()
-	defer e.lock.Unlock()
+	if err := e.turn.Take(ctx); err != nil {
+		return nil, fault.New(fault.Unavailable, "opening table %s: somebody else is opening it, and that takes long: %w", name, err)
+	}
+	defer e.turn.Give()
 	if e.table == nil {
 		t, err := h.load(ctx, name, settings)
 		if err != nil {

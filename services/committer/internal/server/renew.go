@@ -60,8 +60,10 @@ func (h *Hub) Renew(name string) error {
 	e := h.tables[name]
 	h.mu.Unlock()
 	if e != nil {
-		e.lock.Lock()
-		defer e.lock.Unlock()
+		if !e.turn.TryTake() {
+			return fault.New(fault.Unavailable, "renewing table %s: this committer is opening it: try again", name)
+		}
+		defer e.turn.Give()
 		if e.table != nil {
 			return fault.New(fault.Conflict, "renewing table %s: this committer has it open; if it was dropped meanwhile, restart the committer first", name)
 		}

@@ -18,7 +18,7 @@ import (
 
 // ReplayQuarantine implements the RPC.
 func (s *commitService) ReplayQuarantine(ctx context.Context, req *committerv1.ReplayQuarantineRequest) (*committerv1.ReplayQuarantineResponse, error) {
-	e, err := s.hub.find(req.GetTable())
+	e, err := s.hub.find(ctx, req.GetTable())
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 
 // ProposeSchema implements the RPC.
 func (s *tableService) ProposeSchema(ctx context.Context, req *committerv1.ProposeSchemaRequest) (*committerv1.ProposeSchemaResponse, error) {
-	e, err := s.hub.find(req.GetTable())
+	e, err := s.hub.find(ctx, req.GetTable())
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (s *commitService) ListSchemaRefusals(ctx context.Context, req *committerv1
 	resp := &committerv1.ListSchemaRefusalsResponse{}
 	entries := s.hub.list()
 	if req.GetTable() != "" {
-		e, err := s.hub.find(req.GetTable())
+		e, err := s.hub.find(ctx, req.GetTable())
 		if err != nil {
 			return nil, err
 		}
@@ -101,7 +101,7 @@ func (s *commitService) DecideSchema(ctx context.Context, req *committerv1.Decid
 	if !ok {
 		return nil, fault.New(fault.InvalidArgument, "deciding about table %s: want accept, ignore or quarantine", req.GetTable())
 	}
-	e, err := s.hub.find(req.GetTable())
+	e, err := s.hub.find(ctx, req.GetTable())
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,7 @@ const arrival = 20 * time.Millisecond
 // CommitNow implements the RPC. What readers could see when it was called is
 // committed when it answers, also what was still on its way here.
 func (s *commitService) CommitNow(ctx context.Context, req *committerv1.CommitNowRequest) (*committerv1.CommitNowResponse, error) {
-	e, err := s.hub.find(req.GetTable())
+	e, err := s.hub.find(ctx, req.GetTable())
 	if err != nil {
 		return nil, err
 	}

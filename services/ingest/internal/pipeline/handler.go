@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/icestream/icestream/internal/backoff"
@@ -75,12 +76,10 @@ func (h handler) Revoked(ctx context.Context, list []*source.Cursor, lost bool) 
 		w.m.forget()
 		p.c.Log.Info("partition given up", "pipeline", p.Name(), "partition", w.cursor.String(), "lost", lost)
 	}
-	p.mu.Unlock()
-	p.commitMu.Lock()
-	defer p.commitMu.Unlock()
 	for _, k := range list {
 		delete(p.sent, k.TopicPartition)
 	}
+	p.mu.Unlock()
 }
 
 // Trouble implements source.Handler.
@@ -153,10 +152,13 @@ func (p *Pipeline) commitLoop(ctx context.Context) {
 // commitNow commits what the tables hold, never more (G2), for the partitions that this member owns: the next offset
 // with the leader epoch of the record before it.
 func (p *Pipeline) commitNow(ctx context.Context) error {
-	p.commitMu.Lock()
-	defer p.commitMu.Unlock()
+	if err := p.commits.Take(ctx); err != nil {
+		return err
+	}
+	defer p.commits.Give()
 	at := map[source.TopicPartition]source.Position{}
 	p.mu.Lock()
+	owners := maps.Clone(p.workers)
 	for tp, w := range p.workers {
 		w.mu.Lock()
 		part := w.part
@@ -185,8 +187,12 @@ func (p *Pipeline) commitNow(ctx context.Context) error {
 		return err
 	}
 	p.c.Metrics.Counter(commits(), p.Name(), "ok").Inc()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for tp, o := range at {
-		p.sent[tp] = o.Next
+		if p.workers[tp] == owners[tp] { // else it was taken away meanwhile, and whoever gets it commits anew
+			p.sent[tp] = o.Next
+		}
 	}
 	return nil
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/obs"
+	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/services/ingest/internal/forward"
 	"github.com/icestream/icestream/services/ingest/internal/source"
 )
@@ -82,10 +83,10 @@ type Pipeline struct {
 	paused  bool
 	ending  bool
 
-	dirty    chan struct{} // has a token when committed positions wait to be committed to the group
-	news     chan struct{} // has a token when a state has changed
-	commitMu sync.Mutex
-	sent     map[source.TopicPartition]int64 // last position committed to the group
+	dirty   chan struct{}                   // has a token when committed positions wait to be committed to the group
+	news    chan struct{}                   // has a token when a state has changed
+	commits run.Turn                        // of commits to the group
+	sent    map[source.TopicPartition]int64 // last position committed to the group, under mu
 }
 
 // New makes a pipeline; nothing is contacted yet.
@@ -93,7 +94,7 @@ func New(c Config) (*Pipeline, error) {
 	p := &Pipeline{
 		c: c, workers: map[source.TopicPartition]*worker{}, tables: map[string]*table{}, names: map[string]string{},
 		refused: map[string]error{}, topics: map[string]source.Topic{}, dirty: make(chan struct{}, 1), news: make(chan struct{}, 1),
-		sent: map[source.TopicPartition]int64{}, budget: forward.NewBudget(c.Window), trouble: errors.New("connecting to Kafka"),
+		commits: run.NewTurn(), sent: map[source.TopicPartition]int64{}, budget: forward.NewBudget(c.Window), trouble: errors.New("connecting to Kafka"),
 		start: source.Start{Mode: c.Pipeline.Start.Mode, At: c.Pipeline.Start.At, Offsets: c.Pipeline.Start.Offsets},
 	}
 	if p.c.Health == nil {
