@@ -13,7 +13,7 @@ import (
 // G1, G2, G3, G4, G5, G6, G9, G11: a slice of what `make chaos` plays. The seeds need the tag that makes the locks of the Kafka client
 // visible to virtual time, so they are a build of their own.
 func TestASliceOfTheSeedsHolds(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-tags", "synctests", "-count=1", "-run", "EverySeed", ".", "-args", "-seeds", "12")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-tags", "synctests", "-count=1", "-run", "EverySeed", ".", "-args", "-seeds", "6")
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
