@@ -105,12 +105,13 @@ bench-rival: ## compare CPU and memory with the Iceberg sink for Kafka Connect (
 	@test/bench/rival/run.sh $(if $(GATE),gate)
 
 .PHONY: commit-cost
-commit-cost: ## make 5,000 commits to one table and compare time, metadata and memory with those after 50 (minutes; COMMITS)
-	$(GO) test -count=1 -v -timeout 60m -run '^TestCommitCostStaysFlat$$' ./services/committer/internal/commit -args -commits $(or $(COMMITS),5000)
+commit-cost: ## make 5,000 commits to one table and compare time, metadata and memory with those after 50 (minutes; COMMITS, FORMAT=3)
+	$(GO) test -count=1 -v -timeout 60m -run '^TestCommitCostStaysFlat$$' ./services/committer/internal/commit -args -commits $(or $(COMMITS),5000) -format-version $(or $(FORMAT),2)
 
 .PHONY: e2e-peers
 e2e-peers: ## run the four binaries against a real Kafka, registry, catalog and S3, each killed once (needs Java 17 and 21, Maven, Python; RECORDS)
 	$(GO) test -tags e2e -count=1 -v -timeout 60m ./test/e2e -args -records $(or $(RECORDS),1000000)
+	$(GO) test -tags e2e -count=1 -v -run OtherReaders ./services/committer/internal/lake
 
 .PHONY: e2e-peers-small
 e2e-peers-small: ## the same with 20,000 records, as CI runs it

@@ -48,9 +48,14 @@ func columnNames(s *arrow.Schema) []string {
 }
 
 // cell renders one value; null is the word given.
-func cell(a arrow.Array, row int, null string) string {
+func cell(f arrow.Field, a arrow.Array, row int, null string) string {
 	if a.IsNull(row) {
 		return null
+	}
+	if holdsVariant(f) {
+		if text, err := json.Marshal(forJSON(f, a, row)); err == nil {
+			return string(text)
+		}
 	}
 	return a.ValueStr(row)
 }
@@ -71,7 +76,7 @@ func (j jsonWriter) write(rec arrow.RecordBatch) error {
 			if err != nil {
 				return fmt.Errorf("printing column %q: %w", f.Name, err)
 			}
-			value, err := json.Marshal(rec.Column(i).GetOneForMarshal(row))
+			value, err := json.Marshal(forJSON(f, rec.Column(i), row))
 			if err != nil {
 				return fmt.Errorf("printing column %q: %w", f.Name, err)
 			}
@@ -96,7 +101,7 @@ func (c *csvWriter) write(rec arrow.RecordBatch) error {
 	line := make([]string, rec.NumCols())
 	for row := range int(rec.NumRows()) {
 		for i := range line {
-			line[i] = cell(rec.Column(i), row, "")
+			line[i] = cell(rec.Schema().Field(i), rec.Column(i), row, "")
 		}
 		if err := c.w.Write(line); err != nil {
 			return fmt.Errorf("writing the output: %w", err)
@@ -134,7 +139,7 @@ func (t *tableWriter) write(rec arrow.RecordBatch) error {
 	for row := range rows {
 		line := make([]string, rec.NumCols())
 		for i := range line {
-			v := []rune(strings.Map(printable, cell(rec.Column(i), row, "∅")))
+			v := []rune(strings.Map(printable, cell(rec.Schema().Field(i), rec.Column(i), row, "∅")))
 			if len(v) > maxCell {
 				v = append(v[:maxCell-1], '…')
 			}

@@ -69,7 +69,7 @@ field 2 of the elements of field 5, 3~2 the second column of field 3), and what 
 }
 
 func printSchema(cmd *cobra.Command, s *committer.TableSchema) error {
-	cmd.Printf("table %s, uuid %s, schema %d\n", s.Table, s.UUID, s.SchemaID)
+	cmd.Printf("table %s, uuid %s, format version %d, schema %d\n", s.Table, s.UUID, s.FormatVersion, s.SchemaID)
 	if s.Partition != "" {
 		cmd.Printf("partition %s\n", s.Partition)
 	}
@@ -203,7 +203,7 @@ func (f *planFlags) plan(cmd *cobra.Command, t *target, o ingest.PlanOptions, fo
 		}
 		return ingest.PlanTable{
 			Exists: true, Schema: s.Schema, Numbers: s.Numbers[pipeline], Decisions: s.Decisions[pipeline],
-			Newest: s.Newest[pipeline], Pinned: s.Pinned,
+			Newest: s.Newest[pipeline], Pinned: s.Pinned, FormatVersion: s.FormatVersion,
 		}, nil
 	}
 	report, err := ingest.Plan(cmd.Context(), c, o)

@@ -64,6 +64,8 @@ func conform(d arrow.ArrayData, from, to *schema.Node, t arrow.DataType) (arrow.
 			return conformList(d, from, to, t)
 		case schema.Map:
 			return conformMap(d, from, to, t)
+		case schema.Variant:
+			return conformVariant(d, t)
 		default:
 			return array.NewData(t, d.Len(), d.Buffers(), nil, d.NullN(), d.Offset()), nil
 		}
@@ -105,6 +107,28 @@ func conformStruct(d arrow.ArrayData, from, to *schema.Node, t arrow.DataType) (
 			return nil, err
 		}
 		kids = append(kids, kid)
+	}
+	return array.NewData(t, d.Len(), d.Buffers(), kids, d.NullN(), d.Offset()), nil
+}
+
+// conformVariant takes a variant of any spelling (Arrow's own type or its storage, the
+// parts in any order) as ours.
+func conformVariant(d arrow.ArrayData, t arrow.DataType) (arrow.ArrayData, error) {
+	have := d.DataType()
+	if ext, ok := have.(arrow.ExtensionType); ok {
+		have = ext.StorageType()
+	}
+	st, ok := have.(*arrow.StructType)
+	if !ok {
+		return nil, fault.New(fault.SchemaChanged, "a variant has the Arrow type %s, which holds none", have)
+	}
+	kids := make([]arrow.ArrayData, 0, 2)
+	for _, f := range t.(*arrow.StructType).Fields() {
+		at, found := st.FieldIdx(f.Name)
+		if !found || !arrow.TypeEqual(st.Field(at).Type, f.Type) {
+			return nil, fault.New(fault.SchemaChanged, "a variant has the Arrow type %s, which lacks its %s as a binary: its file is shredded in a way that this version cannot read", have, f.Name)
+		}
+		kids = append(kids, d.Children()[at])
 	}
 	return array.NewData(t, d.Len(), d.Buffers(), kids, d.NullN(), d.Offset()), nil
 }

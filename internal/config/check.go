@@ -272,6 +272,7 @@ func (c *Config) checkPipeline(r *report, i int, names map[string]int) {
 	if p.UnknownFields == "keep" && p.Format != "protobuf" {
 		r.addf(path+".unknown_fields", "remove it, or set format: protobuf", "keeps records with unknown fields, which only Protobuf has, not the format %s", p.Format)
 	}
+	p.checkFormatVersion(r, path)
 	if p.Schema.Framing == "none" && (p.Schema.ID == 0) == (p.Schema.Subject == "") && Registered(p.Format) {
 		r.add(path+".schema", "must name the schema of values without a frame", "set either id or subject")
 	}
@@ -293,6 +294,32 @@ func (c *Config) checkPipeline(r *report, i int, names map[string]int) {
 	if p.Flood != c.Defaults.Flood {
 		checkFlood(r, path, p.Flood)
 	}
+}
+
+// formatVersionProperty is Iceberg's own word for format_version.
+const formatVersionProperty = "format-version"
+
+// checkFormatVersion reports settings that the version of the table format does not allow.
+func (p *Pipeline) checkFormatVersion(r *report, path string) {
+	if v := p.Properties.Get(formatVersionProperty); v != "" && v != strconv.Itoa(p.FormatVersion) {
+		r.addf(path+".properties", "say it once, as format_version", "%s is %s and format_version %d", formatVersionProperty, v, p.FormatVersion)
+	}
+	if p.Timestamp == "nanos" && p.FormatVersion < 3 {
+		r.addf(path+".timestamp", "set format_version: 3, or timestamp: micros", "is nanos, for which tables of format version %d have no type", p.FormatVersion)
+	}
+	if p.JSON == "variant" && p.FormatVersion < 3 {
+		r.addf(path+".json", "set format_version: 3, or json: string", "is variant, a type that tables of format version %d do not have", p.FormatVersion)
+	}
+}
+
+// TableProperties are the properties that new tables of the pipeline are made with.
+func (o Options) TableProperties() map[string]string {
+	out := o.Properties.Reveal()
+	if out == nil {
+		out = map[string]string{}
+	}
+	out[formatVersionProperty] = strconv.Itoa(o.FormatVersion)
+	return out
 }
 
 // checkFormats reports settings of one format that are given for another.

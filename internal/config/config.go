@@ -145,11 +145,15 @@ type Options struct {
 	Enum       string // string, int
 	Oneof      string // members, case
 	TimeOfDay  string // long, time
+	Timestamp  string // micros, nanos
+	JSON       string // string, variant
 	Metadata   []string
-	Partition  Partition
-	Sort       Sort
-	Commit     Commit
-	Properties Properties // Iceberg table properties set when the table is created
+	// FormatVersion of the Iceberg table format of new tables: 2, 3.
+	FormatVersion int
+	Partition     Partition
+	Sort          Sort
+	Commit        Commit
+	Properties    Properties // Iceberg table properties set when the table is created
 }
 
 // Lsn reports whether the table carries the column _lsn.
@@ -233,8 +237,9 @@ func Default() *Config {
 		Defaults: Options{
 			Format: "protobuf", Key: "none", Start: Start{Mode: "earliest"}, Tombstones: "skip", OnInvalid: "quarantine",
 			Flood:      Flood{Share: 50, Window: 1000},
-			OnDataLoss: "stop", OnRename: "keep", Enum: "string", Oneof: "members", TimeOfDay: "long", Metadata: []string{"lsn", "kafka"},
-			Commit: Commit{Interval: time.Minute, FileSize: 128 << 20},
+			OnDataLoss: "stop", OnRename: "keep", Enum: "string", Oneof: "members", TimeOfDay: "long", Timestamp: "micros", JSON: "string", Metadata: []string{"lsn", "kafka"},
+			FormatVersion: 2,
+			Commit:        Commit{Interval: time.Minute, FileSize: 128 << 20},
 		},
 	}
 }

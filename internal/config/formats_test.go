@@ -27,6 +27,14 @@ func TestFormatsAndKeysAreChecked(t *testing.T) {
 		"unknown_fields: keep":                                     "",
 		"unknown_fields: drop":                                     `"drop" is not known`,
 		"format: avro, unknown_fields: skip":                       "",
+		"timestamp: nanos, format_version: 3":                      "",
+		"timestamp: nanos":                                         "pipelines[0].timestamp: is nanos, for which tables of format version 2 have no type, set format_version: 3",
+		"json: variant":                                            "pipelines[0].json: is variant, a type that tables of format version 2 do not have, set format_version: 3",
+		"json: variant, format_version: 3":                         "",
+		"format_version: 4":                                        `"4" is not known`,
+		"format_version: 3":                                        "",
+		"properties: {format-version: 3}":                          "format-version is 3 and format_version 2, say it once",
+		"format_version: 3, properties: {format-version: 3}":       "",
 		"format: avro, unknown_fields: keep":                       "keeps records with unknown fields, which only Protobuf has, not the format avro",
 	} {
 		text := head + settings + "}\n"
@@ -55,6 +63,21 @@ func TestWhatDecidesAboutRowsIsPartOfTheRevision(t *testing.T) { // G5
 	require.Equal(t, "skip", p.UnknownFields)
 	p.UnknownFields = "keep"
 	require.NotEqual(t, c.Revision(&c.Pipelines[0], "1"), c.Revision(&p, "1"))
+}
+
+// Version 2 is what tables are made with unless the pipeline says otherwise, and the option decides what rows are (G5).
+func TestFormatVersionTwoIsTheDefault(t *testing.T) {
+	c := parse(t, "kafka: {bootstrap.servers: \"b:1\"}\ncatalog: {uri: \"http://c:1\"}\ndefaults: {properties: {a: b}}\npipelines:\n"+
+		"  - {name: a, topics: [a], table: n.a}\n  - {name: b, topics: [b], table: n.b, format_version: 3, timestamp: nanos}\n")
+	require.Equal(t, map[string]string{"a": "b", "format-version": "2"}, c.Pipelines[0].TableProperties())
+	require.Equal(t, "micros", c.Pipelines[0].Timestamp)
+	require.Equal(t, map[string]string{"a": "b", "format-version": "3"}, c.Pipelines[1].TableProperties())
+	p := c.Pipelines[1]
+	p.Timestamp = "micros"
+	require.NotEqual(t, c.Revision(&c.Pipelines[1], "1"), c.Revision(&p, "1"))
+	p = c.Pipelines[1]
+	p.FormatVersion = 2
+	require.Equal(t, c.Revision(&c.Pipelines[1], "1"), c.Revision(&p, "1"), "it decides about new tables alone")
 }
 
 func TestFormatsWithSchemasNeedARegistry(t *testing.T) {

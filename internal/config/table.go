@@ -109,6 +109,8 @@ func (c *Config) Revision(p *Pipeline, decoderVersion string) uint64 {
 		{"enum", p.Enum},
 		{"oneof", p.Oneof},
 		{"time_of_day", p.TimeOfDay},
+		{"timestamp", p.Timestamp},
+		{"json", p.JSON},
 		{"unknown_fields", p.UnknownFields},
 		{"metadata", strings.Join(slices.Sorted(slices.Values(p.Metadata)), ",")},
 	} {

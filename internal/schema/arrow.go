@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -16,9 +17,24 @@ const (
 	// typeKey marks a fixed-size binary field of 16 bytes as an Iceberg uuid.
 	// Arrow's own uuid extension type would drag a Parquet package into every
 	// process, so only the writer of files uses it.
-	typeKey  = "icestream.type"
-	typeUUID = "uuid"
+	// In the same way it marks a struct of two binaries as a variant.
+	typeKey     = "icestream.type"
+	typeUUID    = "uuid"
+	typeVariant = "variant"
 )
+
+// The parts of a variant, in the order in which ours have them.
+const (
+	VariantMetadata = "metadata"
+	VariantValue    = "value"
+)
+
+var variantStorage = arrow.StructOf(
+	arrow.Field{Name: VariantMetadata, Type: arrow.BinaryTypes.Binary}, arrow.Field{Name: VariantValue, Type: arrow.BinaryTypes.Binary},
+)
+
+// variantExtensions are the names of Arrow's variant, now and before it was canonical.
+var variantExtensions = []string{"arrow.parquet.variant", "parquet.variant"}
 
 const utc = "UTC"
 
@@ -46,6 +62,9 @@ func (n *Node) ArrowField() arrow.Field {
 	if n.Type.Kind == UUID {
 		keys, values = append(keys, typeKey), append(values, typeUUID)
 	}
+	if n.Type.Kind == Variant {
+		keys, values = append(keys, typeKey), append(values, typeVariant)
+	}
 	f := arrow.Field{Name: n.Name, Type: n.arrowType(), Nullable: !n.Required}
 	if len(keys) > 0 {
 		f.Metadata = arrow.NewMetadata(keys, values)
@@ -58,6 +77,13 @@ func (n *Node) ArrowField() arrow.Field {
 func IsUUID(f arrow.Field) bool {
 	v, ok := f.Metadata.GetValue(typeKey)
 	return ok && v == typeUUID
+}
+
+// IsVariant reports whether a field that ArrowField made is a variant, which Arrow
+// sees as a struct of metadata and value.
+func IsVariant(f arrow.Field) bool {
+	v, ok := f.Metadata.GetValue(typeKey)
+	return ok && v == typeVariant && arrow.TypeEqual(f.Type, variantStorage)
 }
 
 func (n *Node) arrowType() arrow.DataType {
@@ -94,6 +120,8 @@ func (n *Node) arrowType() arrow.DataType {
 		return arrow.BinaryTypes.Binary
 	case Fixed:
 		return &arrow.FixedSizeBinaryType{ByteWidth: int(n.Type.Length)}
+	case Variant:
+		return variantStorage
 	case Struct:
 		fields := make([]arrow.Field, len(n.Kids))
 		for i, k := range n.Kids {
@@ -143,6 +171,10 @@ func fromField(f arrow.Field, name string) (*Node, error) {
 func fillType(n *Node, f arrow.Field) error {
 	switch t := f.Type.(type) {
 	case *arrow.StructType:
+		if IsVariant(f) {
+			n.Type = Of(Variant)
+			return nil
+		}
 		n.Type = Of(Struct)
 		for _, kf := range t.Fields() {
 			k, err := fromField(kf, kf.Name)
@@ -162,8 +194,12 @@ func fillType(n *Node, f arrow.Field) error {
 		n.Type = Of(List)
 		return addKid(n, t.ElemField(), ElementName)
 	case arrow.ExtensionType:
-		if t.ExtensionName() == "arrow.uuid" {
+		switch name := t.ExtensionName(); {
+		case name == "arrow.uuid":
 			n.Type = Of(UUID)
+			return nil
+		case slices.Contains(variantExtensions, name):
+			n.Type = Of(Variant)
 			return nil
 		}
 	}

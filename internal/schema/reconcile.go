@@ -104,6 +104,9 @@ type Options struct {
 	Rename bool
 	// Pinned are the dotted paths of columns whose names must stay.
 	Pinned map[string]bool
+	// FormatVersion is that of the table: a column of a type that it does not have
+	// is refused. 0 means 2.
+	FormatVersion int
 }
 
 // Reconcile is Evolve without options.
@@ -484,11 +487,27 @@ func (r *reconciler) add(fresh []*Node, steps map[*Node]string, path, numbers st
 	assignIDs(fresh, &r.last)
 	for _, n := range fresh {
 		r.changes = append(r.changes, Change{Kind: Added, Path: join(path, n.Name), To: Describe(n)})
+		r.hasTypes(n, join(path, n.Name))
 		at := join(numbers, steps[n])
 		if identified(n) || isBeside(at) {
 			r.out[at] = n.FieldID
 		}
 		r.record(n.Kids, at)
+	}
+}
+
+// hasTypes refuses a new column of a type that the table's format version does not
+// have. Only a change of the table helps.
+func (r *reconciler) hasTypes(n *Node, path string) {
+	have := max(2, r.o.FormatVersion)
+	if needs := n.Type.Kind.FormatVersion(); needs > have {
+		r.refusals = append(r.refusals, Refusal{
+			Path: path, TableType: fmt.Sprintf("format version %d", have), CandidateType: n.Type.String(),
+			Why: fmt.Sprintf("the type needs a table of format version %d, and format_version is for new tables: upgrade the table with another engine, write to a new one, or take the option back that asks for the type", needs),
+		})
+	}
+	for _, k := range n.Kids {
+		r.hasTypes(k, join(path, k.Name))
 	}
 }
 

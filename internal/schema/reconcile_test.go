@@ -10,10 +10,15 @@ import (
 // create is the target for a new table.
 func create(t *testing.T, candidate *Schema) Target {
 	t.Helper()
-	target := Reconcile(&Schema{}, candidate, nil)
+	target := reconcile3(&Schema{}, candidate, nil)
 	require.Empty(t, target.Refusals)
 	require.NoError(t, target.Schema.Validate())
 	return target
+}
+
+// reconcile3 is Reconcile for a table that has all types.
+func reconcile3(table, candidate *Schema, numbers NumberMap) Target {
+	return Evolve(table, candidate, numbers, Options{FormatVersion: 3})
 }
 
 func changes(target Target) []string {

@@ -20,9 +20,8 @@ import (
 // Kind is the kind of an Iceberg type.
 type Kind uint8
 
-// The kinds of Iceberg types that a table of ours can hold. The nanosecond
-// kinds are understood so that a table that has such a column can be loaded;
-// no decoder produces them.
+// The kinds of Iceberg types that a table of ours can hold. Those that
+// FormatVersion says 3 of are made where the pipeline asks for them alone.
 const (
 	Invalid Kind = iota
 	Boolean
@@ -41,6 +40,7 @@ const (
 	UUID
 	Binary
 	Fixed
+	Variant // any value; see package variant
 	Struct
 	List
 	Map
@@ -50,7 +50,7 @@ var kindNames = [...]string{
 	Invalid: "invalid", Boolean: "boolean", Int: "int", Long: "long", Float: "float", Double: "double",
 	Decimal: "decimal", Date: "date", Time: "time", TimestampTZ: "timestamptz", Timestamp: "timestamp",
 	TimestampTZNano: "timestamptz_ns", TimestampNano: "timestamp_ns", String: "string", UUID: "uuid",
-	Binary: "binary", Fixed: "fixed", Struct: "struct", List: "list", Map: "map",
+	Binary: "binary", Fixed: "fixed", Variant: "variant", Struct: "struct", List: "list", Map: "map",
 }
 
 // String is Iceberg's word for the kind.
@@ -59,6 +59,14 @@ func (k Kind) String() string {
 		return kindNames[k]
 	}
 	return "kind(" + strconv.Itoa(int(k)) + ")"
+}
+
+// FormatVersion is the lowest version of the table format that has the kind.
+func (k Kind) FormatVersion() int {
+	if k == TimestampTZNano || k == TimestampNano || k == Variant {
+		return 3
+	}
+	return 2
 }
 
 // Nested reports whether values of the kind consist of other values.

@@ -89,7 +89,7 @@ func TestJSONRoundTrip(t *testing.T) {
 
 func TestJSONRefusesWhatItDoesNotUnderstand(t *testing.T) {
 	for _, bad := range []string{
-		`{"columns":[{"name":"a","type":"long","new":1}]}`, `{"columns":[{"name":"a","type":"variant"}]}`,
+		`{"columns":[{"name":"a","type":"long","new":1}]}`, `{"columns":[{"name":"a","type":"geometry"}]}`,
 		`{"columns":[null]}`, `{"columns":[{"name":"a","type":"list"}]}`, `{"columns":[{"name":"a","type":"struct"}]}`,
 		`{"columns":[{"name":"a","type":"long"},{"name":"a","type":"int"}]}`, `{"columns":[{"name":"","type":"long"}]}`,
 		`{"columns":[{"name":"a","type":"long","id":1},{"name":"b","type":"int","id":1}]}`, `{"columns":[{"name":"a","type":"decimal(39,0)"}]}`,

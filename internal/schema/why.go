@@ -26,6 +26,20 @@ func Describe(n *Node) string {
 	}
 }
 
+// TextInLists makes variants that are the elements of lists or the values of maps
+// JSON text: iceberg-go v0.7.0 cannot read a list or a map of variants. In a struct
+// inside a list they may stand.
+func TextInLists(nodes []*Node) {
+	for _, n := range nodes {
+		for _, k := range n.Kids {
+			if n.Type.Kind != Struct && k.Type.Kind == Variant {
+				k.Type = Of(String)
+			}
+		}
+		TextInLists(n.Kids)
+	}
+}
+
 // why says in words why no lossless change leads from the table's type to the
 // candidate's.
 func why(table, candidate Type) string {
@@ -44,6 +58,8 @@ func why(table, candidate Type) string {
 		return "values above the signed maximum would not fit"
 	case number(t) && number(c):
 		return "some values of one have no exact place in the other"
+	case t == Variant || c == Variant:
+		return "a variant and a value of one type are different columns"
 	case t == String || c == String:
 		return "text is never turned into another type, nor another type into text"
 	case t == Binary || t == Fixed || c == Binary || c == Fixed:
@@ -52,6 +68,8 @@ func why(table, candidate Type) string {
 		return "an instant is not a local time"
 	case (t == TimestampTZNano || t == TimestampNano) && c == TimestampTZ:
 		return "nanoseconds since 1970 in 64 bits do not reach every instant that microseconds do"
+	case t == TimestampTZ && c == TimestampTZNano, t == Timestamp && c == TimestampNano:
+		return "a column of microseconds has no room for nanoseconds, and no engine may make one of the other"
 	case t == Time && c == Long:
 		return "a time of day has no room for 24:00 and leap seconds; the option time_of_day makes the field a time"
 	default:

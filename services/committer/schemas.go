@@ -18,18 +18,21 @@ import (
 // TableSchema is the schema of a live table with what the table remembers about
 // it.
 type TableSchema struct {
-	Table      string                       `json:"table"`
-	UUID       string                       `json:"uuid"`
-	SnapshotID int64                        `json:"snapshot_id"`
-	SchemaID   int32                        `json:"schema_id"`
-	Schema     *schema.Schema               `json:"schema"`
-	Numbers    map[string]schema.NumberMap  `json:"numbers"`   // number path to field id, by pipeline
-	Decisions  map[string][]schema.Decision `json:"decisions"` // by pipeline
-	Newest     map[string]int64             `json:"newest,omitempty"`
-	Partition  string                       `json:"partition,omitempty"`
-	Sort       string                       `json:"sort,omitempty"`
-	Pinned     map[string]bool              `json:"-"` // columns whose names must stay
-	History    []SchemaChange               `json:"history"`
+	Table      string `json:"table"`
+	UUID       string `json:"uuid"`
+	SnapshotID int64  `json:"snapshot_id"`
+	SchemaID   int32  `json:"schema_id"`
+	// FormatVersion is the version of the table format that the table has.
+	FormatVersion int `json:"format_version"`
+
+	Schema    *schema.Schema               `json:"schema"`
+	Numbers   map[string]schema.NumberMap  `json:"numbers"`   // number path to field id, by pipeline
+	Decisions map[string][]schema.Decision `json:"decisions"` // by pipeline
+	Newest    map[string]int64             `json:"newest,omitempty"`
+	Partition string                       `json:"partition,omitempty"`
+	Sort      string                       `json:"sort,omitempty"`
+	Pinned    map[string]bool              `json:"-"` // columns whose names must stay
+	History   []SchemaChange               `json:"history"`
 }
 
 // SchemaChange is one schema of a table, or one decision about it.
@@ -63,7 +66,8 @@ func ReadSchema(ctx context.Context, settings *config.Config, table string, log 
 	out := &TableSchema{
 		Table: table, UUID: h.Table.String(), SnapshotID: h.SnapshotID, SchemaID: h.SchemaID, Schema: h.Schema, Numbers: h.Numbers,
 		Decisions: h.Evolution.Decisions, Newest: h.Evolution.Newest, Partition: h.Partition, Sort: h.Sort, Pinned: h.Pinned(),
-		History: history(t.Schemas(ctx), h.Evolution.Log),
+		FormatVersion: h.FormatVersion,
+		History:       history(t.Schemas(ctx), h.Evolution.Log),
 	}
 	return out, l.Close()
 }

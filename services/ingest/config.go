@@ -144,7 +144,7 @@ func codecOf(format string, ref config.SchemaRef, p *config.Pipeline, schemas *r
 	case "string":
 		return pipeline.Text{}, nil
 	case "json":
-		return pipeline.NewJSON(p.Columns)
+		return declared(p)
 	}
 	if !config.Registered(format) {
 		return nil, fmt.Errorf("this build cannot decode format %q: use protobuf, avro, json, json_schema, string or raw", format)
@@ -161,17 +161,34 @@ func codecOf(format string, ref config.SchemaRef, p *config.Pipeline, schemas *r
 	}
 	switch format {
 	case "avro":
-		return pipeline.NewAvro(schemas, origin), nil
+		return pipeline.NewAvro(schemas, origin, avro.Options{Nanos: p.Timestamp == "nanos", Variant: p.JSON == "variant"}), nil
 	case "json_schema":
-		return pipeline.NewJSONSchema(schemas, origin), nil
+		return pipeline.NewJSONSchema(schemas, origin, jsonOptions(p)), nil
 	}
 	return &pipeline.Protobuf{
 		Schemas: schemas, Message: p.Message, Origin: origin, UnsignedPath: ref.Framing == "confluent-unsigned",
 		Options: proto.Options{
 			EnumAsInt: p.Enum == "int", OneofCase: p.Oneof == "case", TimeOfDayAsTime: p.TimeOfDay == "time",
-			NoteUnknown: p.UnknownFields == "keep",
+			TimestampNanos: p.Timestamp == "nanos", Variant: p.JSON == "variant", NoteUnknown: p.UnknownFields == "keep",
 		},
 	}, nil
+}
+
+// declared is the format of JSON whose columns the pipeline declares, which may be of types that its tables do not have.
+func declared(p *config.Pipeline) (pipeline.Codec, error) {
+	c, err := pipeline.NewJSON(p.Columns, jsonOptions(p))
+	if err != nil {
+		return nil, err
+	}
+	if lacks := c.Needs(p.FormatVersion); len(lacks) > 0 {
+		r := lacks[0]
+		return nil, fmt.Errorf("column %s has type %s, for which tables of format version %d have no type: set format_version: 3, or declare another type", r.Path, r.CandidateType, p.FormatVersion)
+	}
+	return c, nil
+}
+
+func jsonOptions(p *config.Pipeline) jsonrec.Options {
+	return jsonrec.Options{Nanos: p.Timestamp == "nanos", Variant: p.JSON == "variant"}
 }
 
 // decoderVersion is part of a pipeline's revision: it changes whenever a record may become another row.

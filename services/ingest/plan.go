@@ -202,6 +202,9 @@ func (p *planner) judge(ctx context.Context, pl *config.Pipeline, table string) 
 		return nil
 	}
 	t.Name = table
+	if !t.Exists {
+		t.FormatVersion = pl.FormatVersion
+	}
 	p.judges[key] = plan.NewJudge(pl.Name, pl.OnRename == "rename", t)
 	return p.judges[key]
 }

@@ -137,6 +137,7 @@ func (w *world) planVisits() *ingest.PlanReport {
 		}
 		return ingest.PlanTable{
 			Exists: true, Schema: s.Schema, Numbers: s.Numbers[pipeline], Decisions: s.Decisions[pipeline], Newest: s.Newest[pipeline], Pinned: s.Pinned,
+			FormatVersion: s.FormatVersion,
 		}, nil
 	}})
 	require.NoError(w.t, err)

@@ -27,6 +27,9 @@ import (
 // commits is the number of commits of TestCommitCostStaysFlat; from 500 on it also compares times and memory.
 var commits = flag.Int("commits", 60, "commits of the cost test; `make commit-cost` makes 5000")
 
+// costVersion is the format version of the table of TestCommitCostStaysFlat.
+var costVersion = flag.String("format-version", "2", "version of the table format in the cost test")
+
 // rowsEach is what a commit brings of each partition.
 const rowsEach = 10
 
@@ -134,7 +137,7 @@ func cost(t *testing.T, partitions, n int) (*costMeter, int64) {
 	l, err := lake.Open(t.Context(), lake.Config{Type: "sql", URI: filepath.Join(dir, "catalog.db"), Warehouse: "file://" + dir}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
-	tbl, err := l.Create(t.Context(), "shop.orders", lake.Settings{LSN: true, Kafka: true, Owner: "me"})
+	tbl, err := l.Create(t.Context(), "shop.orders", lake.Settings{LSN: true, Kafka: true, Owner: "me", Properties: map[string]string{"format-version": *costVersion}})
 	require.NoError(t, err)
 	starts := ident.Vector{}
 	for p := range partitions {

@@ -130,6 +130,7 @@ func (t *Table) verdict(head lake.Head, p Proposal) schema.Target {
 	t.mu.Unlock()
 	target := schema.Evolve(table, p.Candidate, head.Numbers[p.Pipeline], schema.Options{
 		Decisions: head.Evolution.Decisions[p.Pipeline], Rename: follows(head, p), Pinned: head.Pinned(),
+		FormatVersion: head.FormatVersion,
 	})
 	if !target.Refused() && len(added) > 0 {
 		target.Changes, target.Changed = append(target.Changes, added...), true

@@ -487,16 +487,6 @@ func TestATableMadeByOthersIsOwnedAfterTheFirstCommit(t *testing.T) {
 	require.Equal(t, Proven, r.Verdict, r.Text())
 }
 
-func TestTablesOfFormatVersionThreeAreCommittedTo(t *testing.T) {
-	b := newBench(t, Settings{Properties: map[string]string{"format-version": "3"}})
-	require.Equal(t, 3, b.handle().Metadata().Version())
-	b.commitRows(part(0), 6)
-	b.commitRows(part(0), 5)
-	require.Equal(t, int64(11), b.rows(tableName))
-	r := b.audit(true)
-	require.Equal(t, Proven, r.Verdict, r.Text())
-}
-
 // T13, T14: many small commits leave few manifests and one line of metadata each.
 func TestManySmallCommitsKeepManifestsFew(t *testing.T) {
 	b := newBench(t, Settings{Properties: map[string]string{table.ManifestMinMergeCountKey: "5"}})

@@ -29,7 +29,7 @@ const (
 // layout is what all files of one schema share.
 type layout struct {
 	schema *arrow.Schema
-	marked *arrow.Schema // schema with Arrow's type for uuids, which makes Parquet say what they are; the same where there are none
+	marked *arrow.Schema // schema with Arrow's types for uuids and variants, which make Parquet say what they are; the same where there are none
 	props  *parquet.WriterProperties
 	cover  bool // some column needs covered
 }
@@ -38,7 +38,7 @@ type layout struct {
 // field ids at every depth. The dictionary's cost check must be asked for leaf by
 // leaf; without it the library keeps dictionaries that only cost.
 func newLayout(sch *arrow.Schema) (*layout, error) {
-	marked := markUUIDs(sch)
+	marked := markTypes(sch)
 	options := []parquet.WriterProperty{
 		parquet.WithCompression(compress.Codecs.Zstd), parquet.WithCompressionLevel(1),
 		parquet.WithDataPageSize(pageBytes), parquet.WithStats(true),
@@ -185,9 +185,10 @@ func retyped(rec arrow.RecordBatch, sch *arrow.Schema) arrow.RecordBatch {
 	return array.NewRecordBatch(sch, columns, rec.NumRows())
 }
 
-// markUUIDs gives uuids Arrow's extension type at every depth. Without it a file
-// holds 16 bytes of anything, and readers that want a uuid refuse it.
-func markUUIDs(sch *arrow.Schema) *arrow.Schema {
+// markTypes gives uuids and variants Arrow's extension types at every depth. Without
+// them a file holds 16 bytes of anything, or a struct, and readers that want a uuid or
+// a variant refuse it.
+func markTypes(sch *arrow.Schema) *arrow.Schema {
 	fields, changed := markFields(sch.Fields())
 	if !changed {
 		return sch
@@ -211,6 +212,11 @@ func markType(f arrow.Field) (arrow.DataType, bool) {
 			return extensions.NewUUIDType(), true
 		}
 	case *arrow.StructType:
+		if schema.IsVariant(f) {
+			if v, err := extensions.NewVariantType(t); err == nil {
+				return v, true
+			}
+		}
 		if kids, changed := markFields(t.Fields()); changed {
 			return arrow.StructOf(kids...), true
 		}
@@ -237,6 +243,9 @@ func retype(a arrow.Array, t arrow.DataType) arrow.Array {
 func retypeData(d arrow.ArrayData, t arrow.DataType) arrow.ArrayData {
 	if _, uuid := t.(*extensions.UUIDType); uuid {
 		return array.NewData(t, d.Len(), d.Buffers(), nil, d.NullN(), d.Offset())
+	}
+	if v, is := t.(*extensions.VariantType); is {
+		return array.NewData(v, d.Len(), d.Buffers(), d.Children(), d.NullN(), d.Offset())
 	}
 	nested, ok := t.(arrow.NestedType)
 	if !ok {

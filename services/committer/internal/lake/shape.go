@@ -51,6 +51,8 @@ func toType(n *schema.Node) (iceberg.Type, error) {
 		return iceberg.DecimalTypeOf(int(n.Type.Precision), int(n.Type.Scale)), nil
 	case schema.Fixed:
 		return iceberg.FixedTypeOf(int(n.Type.Length)), nil
+	case schema.Variant:
+		return iceberg.VariantType{}, nil
 	case schema.Struct, schema.List, schema.Map:
 		kids, err := toFields(n.Kids)
 		if err != nil {
@@ -109,6 +111,8 @@ func fromField(f iceberg.NestedField) (*schema.Node, error) {
 		}
 	case iceberg.DecimalType:
 		n.Type = schema.DecimalOf(int32(t.Precision()), int32(t.Scale()))
+	case iceberg.VariantType:
+		n.Type = schema.Of(schema.Variant)
 	case iceberg.FixedType:
 		n.Type = schema.Type{Kind: schema.Fixed, Length: int32(t.Len())}
 	default:

@@ -24,6 +24,8 @@ func everyKind() *schema.Schema {
 		{Name: "time", Type: schema.Of(schema.Time)},
 		{Name: "timestamptz", Type: schema.Of(schema.TimestampTZ)},
 		{Name: "timestamp", Type: schema.Of(schema.Timestamp)},
+		{Name: "timestamptz_ns", Type: schema.Of(schema.TimestampTZNano)},
+		{Name: "timestamp_ns", Type: schema.Of(schema.TimestampNano)},
 		{Name: "string", Type: schema.Of(schema.String)},
 		{Name: "uuid", Type: schema.Of(schema.UUID)},
 		{Name: "binary", Type: schema.Of(schema.Binary)},
@@ -56,7 +58,7 @@ func TestSchemasSurviveTheLibrary(t *testing.T) {
 func TestPartitionSettingsThatEnginesMisreadAreRefused(t *testing.T) {
 	s := everyKind()
 	for _, good := range []string{
-		"", "day(timestamptz)", "hour(timestamp), bucket(16, string)", "year(date),month(timestamptz)", "int", "long", "boolean", "date",
+		"", "day(timestamptz)", "hour(timestamp), bucket(16, string)", "hour(timestamptz_ns), year(timestamp_ns)", "year(date),month(timestamptz)", "int", "long", "boolean", "date",
 		"bucket(3,long), truncate(10, int)", "bucket(8, decimal)",
 	} {
 		require.NoError(t, CheckShape(good, "", s), good)

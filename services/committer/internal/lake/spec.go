@@ -173,15 +173,18 @@ func (f partitionField) check(sch *schema.Schema) error {
 	return nil
 }
 
+// instants are the kinds of points in time.
+var instants = []schema.Kind{schema.TimestampTZ, schema.Timestamp, schema.TimestampTZNano, schema.TimestampNano}
+
 func (f partitionField) refused(k schema.Kind) string {
 	in := func(kinds ...schema.Kind) bool { return slices.Contains(kinds, k) }
 	switch f.transform {
 	case "year", "month", "day":
-		if !in(schema.TimestampTZ, schema.Timestamp, schema.Date) {
+		if !in(schema.Date) && !in(instants...) {
 			return f.transform + " needs a timestamp or date"
 		}
 	case "hour":
-		if !in(schema.TimestampTZ, schema.Timestamp) {
+		if !in(instants...) {
 			return "hour needs a timestamp"
 		}
 	case "bucket":
@@ -194,7 +197,7 @@ func (f partitionField) refused(k schema.Kind) string {
 		}
 	case "identity":
 		switch {
-		case in(schema.TimestampTZ, schema.Timestamp):
+		case in(instants...):
 			return "every instant would be a partition: use day or hour"
 		case k == schema.String:
 			return "one empty string would hide whole manifests from other engines: use bucket"
@@ -254,7 +257,7 @@ func (f sortField) source(sch *schema.Schema) (*schema.Node, error) {
 	if n == nil {
 		return nil, fault.New(fault.InvalidArgument, "checking sort field %s: the table has no such column", f.column)
 	}
-	if n.Type.Kind.Nested() {
+	if n.Type.Kind.Nested() || n.Type.Kind == schema.Variant {
 		return nil, fault.New(fault.InvalidArgument, "checking sort field %s: a %s has no order", f.column, n.Type)
 	}
 	return n, nil

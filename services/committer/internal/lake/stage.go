@@ -377,10 +377,36 @@ func addFiles(ctx context.Context, tx *table.Transaction, tbl *table.Table, file
 		}
 		data[i] = f.data
 	}
-	if tbl.Metadata().Version() >= 3 {
+	if tbl.Metadata().Version() < 3 {
+		return tx.AddDataFiles(ctx, data, summary, table.WithoutDuplicateCheck(), table.WithoutAutoNameMapping())
+	}
+	if slices.ContainsFunc(files, func(f File) bool { return f.args == nil }) {
+		// Written before the table was upgraded. Rows get the same ids by inheritance;
+		// manifests are not merged on this way, which the next commit makes good.
 		return tx.NewRowDelta(summary).AddRows(data...).Commit(ctx)
 	}
+	if err := number(data, files, tbl.Metadata().NextRowID()); err != nil {
+		return err
+	}
 	return tx.AddDataFiles(ctx, data, summary, table.WithoutDuplicateCheck(), table.WithoutAutoNameMapping())
+}
+
+// number gives the rows of files their ids (row lineage, format version 3): from the
+// table's next one on, which the commit moves on by at least as many. They count
+// only where the base is still the head when the commit lands, as all of it does.
+func number(data []iceberg.DataFile, files []File, next int64) error {
+	for i, f := range files {
+		args := *f.args
+		first := next
+		args.FirstRowID = &first
+		numbered, err := table.DataFileFromMetadata(args)
+		if err != nil {
+			return fmt.Errorf("numbering the rows of %s: %w", f.Path, err)
+		}
+		data[i] = numbered
+		next += f.Rows
+	}
+	return nil
 }
 
 // stageCopies adds the high-water mark and the tag.

@@ -64,6 +64,7 @@ type Head struct {
 	Sequence         int64
 	Time             time.Time
 	MetadataLocation string
+	FormatVersion    int
 	SchemaID         int32
 	NextSchemaID     int32                       // of the next change
 	Schema           *schema.Schema              // without numbers
@@ -234,7 +235,7 @@ func (t *Table) plainHead(tbl *table.Table) (Head, error) {
 	props := meta.Properties()
 	h := Head{
 		Table: ident.UUID(meta.TableUUID()), MetadataLocation: tbl.MetadataLocation(),
-		SchemaID: int32(meta.CurrentSchema().ID), NextSchemaID: int32(nextSchemaID(meta)), Schema: sch,
+		FormatVersion: meta.Version(), SchemaID: int32(meta.CurrentSchema().ID), NextSchemaID: int32(nextSchemaID(meta)), Schema: sch,
 		Partition: props[propertyPartition], Sort: props[propertySort],
 	}
 	if h.Numbers, err = decodeNumberMaps(props[propertyNumbers]); err != nil {

@@ -64,6 +64,7 @@ type File struct {
 	Bytes int64
 
 	data iceberg.DataFile
+	args *table.DataFileArgs // what data was made of, for tables whose rows have ids: these are known at the commit
 }
 
 // Writer writes rows of one schema into data files of a table as they come. It
@@ -357,15 +358,19 @@ func (w *Writer) finish(key string) error {
 	if err := f.out.Close(); err != nil {
 		return fmt.Errorf("closing %s: %w", f.path, err)
 	}
-	data, err := table.DataFileFromMetadata(table.DataFileArgs{
+	args := &table.DataFileArgs{
 		Schema: w.schema, Spec: w.spec, Format: iceberg.ParquetFile, Metadata: meta, FilePath: f.path, FileSize: size,
 		Content: iceberg.EntryContentData, PartitionValues: f.values, FormatVersion: w.t.handle().Metadata().Version(),
 		Properties: w.t.handle().Properties(),
-	})
+	}
+	data, err := table.DataFileFromMetadata(*args)
 	if err != nil {
 		return fmt.Errorf("describing %s: %w", f.path, err)
 	}
-	w.files = append(w.files, File{Path: f.path, Rows: f.pq.rows, Bytes: size, data: data})
+	if args.FormatVersion < 3 {
+		args = nil
+	}
+	w.files = append(w.files, File{Path: f.path, Rows: f.pq.rows, Bytes: size, data: data, args: args})
 	w.closed += size
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/stretchr/testify/require"
 
+	"github.com/icestream/icestream/services/ingest/internal/decode/avro"
+	"github.com/icestream/icestream/services/ingest/internal/decode/jsonrec"
 	"github.com/icestream/icestream/services/ingest/internal/decode/registry"
 )
 
@@ -83,8 +85,8 @@ func TestGoldenFramesOfOtherFormats(t *testing.T) {
 		golden *golden
 		codec  Codec
 	}{
-		"avro":        {&all.Avro, NewAvro(all.Avro.serve(t, "AVRO"), Origin{})},
-		"json_schema": {&all.Typed, NewJSONSchema(all.Typed.serve(t, "JSON"), Origin{})},
+		"avro":        {&all.Avro, NewAvro(all.Avro.serve(t, "AVRO"), Origin{}, avro.Options{})},
+		"json_schema": {&all.Typed, NewJSONSchema(all.Typed.serve(t, "JSON"), Origin{}, jsonrec.Options{})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NotEmpty(t, c.golden.Records)

@@ -11,6 +11,7 @@ import (
 	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/services/ingest/internal/batch"
 	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
+	"github.com/icestream/icestream/services/ingest/internal/decode/jsonrec"
 )
 
 func plainSource(t *testing.T, c Codec) Source {
@@ -31,7 +32,7 @@ func rowsOf(t *testing.T, s Source) (batch.Rows, *schema.Schema) {
 }
 
 func TestKeyStructIsNullWhereTheKeyIs(t *testing.T) { // issue 4 point 10
-	key, err := NewJSON("shop int, name string")
+	key, err := NewJSON("shop int, name string", jsonrec.Options{})
 	require.NoError(t, err)
 	rows, target := rowsOf(t, WithKey(plainSource(t, Text{}), plainSource(t, key)))
 	require.Equal(t, "_key", target.Columns[1].Name)
@@ -94,7 +95,7 @@ func TestKeyAloneIsTheSourceOfTombstones(t *testing.T) {
 
 // A field that an operator left out is decoded and dropped beside a key as well (issue 4 point 7).
 func TestKeyBesideFieldsThatAreLeftOut(t *testing.T) {
-	value, err := NewJSON("id long, bad string")
+	value, err := NewJSON("id long, bad string", jsonrec.Options{})
 	require.NoError(t, err)
 	src := WithKey(plainSource(t, value), plainSource(t, Text{}))
 	table := &schema.Schema{Columns: []*schema.Node{{Name: "bad", FieldID: 1, Type: schema.Of(schema.Long)}}}

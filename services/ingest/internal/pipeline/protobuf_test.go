@@ -14,6 +14,7 @@ import (
 
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/services/ingest/internal/batch"
+	"github.com/icestream/icestream/services/ingest/internal/decode/avro"
 	"github.com/icestream/icestream/services/ingest/internal/decode/frame"
 	"github.com/icestream/icestream/services/ingest/internal/decode/registry"
 )
@@ -192,7 +193,7 @@ func TestSettingsAreDoubtedByTheContextOfThePipelineAlone(t *testing.T) { // F4
 	for context, wrong := range map[string][2]bool{"": {true, false}, ".staging": {false, true}, ".avro": {true, false}} { // as Protobuf, as Avro
 		c := a.codec(t)
 		c.Context = context
-		for i, d := range []Doubter{c, NewAvro(c.Schemas.(*registry.Client), c.Origin)} {
+		for i, d := range []Doubter{c, NewAvro(c.Schemas.(*registry.Client), c.Origin, avro.Options{})} {
 			mistake, known, err := d.Doubt(t.Context(), "orders")
 			require.NoError(t, err)
 			require.True(t, known)

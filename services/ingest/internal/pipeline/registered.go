@@ -199,13 +199,17 @@ func (c *Registered[T]) Doubt(ctx context.Context, topic string) (mistake string
 }
 
 // NewAvro is the format of Avro records.
-func NewAvro(client *registry.Client, o Origin) *Registered[*avro.Schema] {
+func NewAvro(client *registry.Client, o Origin, opts avro.Options) *Registered[*avro.Schema] {
 	parse := func(t *registry.Text) (*avro.Schema, error) {
 		refs := make([]string, len(t.References))
 		for i, r := range t.References {
 			refs[i] = r.Text
 		}
-		return avro.Parse(t.Text, refs...)
+		s, err := avro.Parse(t.Text, refs...)
+		if err != nil {
+			return nil, err
+		}
+		return s.With(opts), nil
 	}
 	return &Registered[*avro.Schema]{
 		Origin: o, Schemas: registry.NewTexts(client, registry.TypeAvro, parse), Format: "avro",
@@ -223,13 +227,17 @@ func NewAvro(client *registry.Client, o Origin) *Registered[*avro.Schema] {
 }
 
 // NewJSONSchema is the format of JSON records that have a JSON Schema.
-func NewJSONSchema(client *registry.Client, o Origin) *Registered[*jsonrec.Shape] {
+func NewJSONSchema(client *registry.Client, o Origin, opts jsonrec.Options) *Registered[*jsonrec.Shape] {
 	parse := func(t *registry.Text) (*jsonrec.Shape, error) {
 		refs := make(map[string]string, len(t.References))
 		for _, r := range t.References {
 			refs[r.Name] = r.Text
 		}
-		return jsonrec.FromSchema(t.Text, refs)
+		s, err := jsonrec.FromSchema(t.Text, refs)
+		if err != nil {
+			return nil, err
+		}
+		return s.With(opts), nil
 	}
 	return &Registered[*jsonrec.Shape]{
 		Origin: o, Schemas: registry.NewTexts(client, registry.TypeJSON, parse), Format: "json_schema",
@@ -242,16 +250,26 @@ func NewJSONSchema(client *registry.Client, o Origin) *Registered[*jsonrec.Shape
 // JSON is the format of JSON records without a schema: the whole text is one column, or Shape says what the columns are.
 type JSON struct{ shape *jsonrec.Shape }
 
-// NewJSON takes the columns that the pipeline declares; "" declares none.
-func NewJSON(columns string) (*JSON, error) {
+// NewJSON takes the columns that the pipeline declares; "" declares none. The options are for the whole text: declared
+// columns have their types.
+func NewJSON(columns string, opts jsonrec.Options) (*JSON, error) {
 	if columns == "" {
-		return &JSON{jsonrec.Document()}, nil
+		return &JSON{jsonrec.Document().With(opts)}, nil
 	}
 	shape, err := jsonrec.FromColumns(columns)
 	if err != nil {
 		return nil, err
 	}
 	return &JSON{shape}, nil
+}
+
+// Needs lists the declared columns of types that tables of a format version do not have.
+func (c *JSON) Needs(version int) []schema.Refusal {
+	candidate, err := c.shape.Candidate()
+	if err != nil {
+		return nil // said when the first record comes
+	}
+	return schema.Evolve(&schema.Schema{}, candidate, nil, schema.Options{FormatVersion: version}).Refusals
 }
 
 // Split implements Codec.

@@ -245,7 +245,7 @@ func (t *table) call(ctx context.Context, starts []*committerv1.PartitionStart) 
 		Pipeline: c.Name, Revision: t.p.c.Revision, Table: t.name, Owner: t.p.owner(), Partitions: starts,
 		Settings: &committerv1.TableSettings{
 			Partition: c.Partition.String(), Sort: c.Sort.String(), MetadataLsn: c.Lsn(), MetadataKafka: c.KafkaColumn(),
-			Properties: c.Properties.Reveal(),
+			Properties: c.TableProperties(),
 		},
 	})
 	if err != nil {

@@ -20,6 +20,8 @@ type Table struct {
 	Decisions []schema.Decision
 	Newest    int64           // order of the newest schema whose names it follows
 	Pinned    map[string]bool // columns whose names must stay
+	// FormatVersion is the table's, or what it would be made with.
+	FormatVersion int
 }
 
 // Verdict is what becomes of records of a source schema.
@@ -101,7 +103,7 @@ func (j *Judge) judge(src pipeline.Source) *agreed {
 	order := pipeline.Order(src)
 	newer := j.rename && order > j.table.Newest
 	target := schema.Evolve(j.table.Schema, src.Candidate(), j.table.Numbers, schema.Options{
-		Decisions: j.table.Decisions, Rename: newer, Pinned: j.table.Pinned,
+		Decisions: j.table.Decisions, Rename: newer, Pinned: j.table.Pinned, FormatVersion: j.table.FormatVersion,
 	})
 	for _, r := range target.Refusals {
 		a.step.Refusals = append(a.step.Refusals, Refusal{

@@ -13,8 +13,10 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/catalog"
 	sqlcat "github.com/apache/iceberg-go/catalog/sql"
 	"github.com/apache/iceberg-go/table"
 	"github.com/stretchr/testify/require"
@@ -41,6 +43,12 @@ var tableName = "db.orders"
 
 func newWarehouse(t *testing.T) *warehouse {
 	t.Helper()
+	return newWarehouseOf(t, "2")
+}
+
+// newWarehouseOf is a warehouse whose table has a format version, and more columns.
+func newWarehouseOf(t *testing.T, version string, more ...*schema.Node) *warehouse {
+	t.Helper()
 	icefile.Register()
 	dir := t.TempDir()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "cat.db"))
@@ -57,11 +65,11 @@ func newWarehouse(t *testing.T) *warehouse {
 			{Name: "key", Type: schema.Of(schema.String), Required: true}, {Name: "value", Type: schema.Of(schema.String)},
 		}},
 	}}
-	s.Columns = append(s.Columns, schema.MetadataColumns(true, true)...)
+	s.Columns = append(append(s.Columns, more...), schema.MetadataColumns(true, true)...)
 	s.AssignIDs()
-	ice, err := table.ArrowSchemaToIceberg(s.Arrow(), false, nil)
+	ice, err := table.ArrowSchemaToIceberg(typed(t, s.Arrow()), false, nil)
 	require.NoError(t, err)
-	tbl, err := cat.CreateTable(ctx, table.Identifier{"db", "orders"}, ice)
+	tbl, err := cat.CreateTable(ctx, table.Identifier{"db", "orders"}, ice, catalog.WithProperties(iceberg.Properties{"format-version": version}))
 	require.NoError(t, err)
 	w := &warehouse{t: t, cat: cat, tbl: tbl}
 	w.reload()
@@ -129,7 +137,13 @@ func (w *warehouse) value(b array.Builder, name string, r row) {
 		fb.Append(true)
 		w.value(fb.KeyBuilder(), "key", r)
 		w.value(fb.ItemBuilder(), "item", r)
+	case *array.TimestampBuilder:
+		fb.Append(arrow.Timestamp(r.offset*1_000_000_007 + 1))
 	case *array.StructBuilder:
+		if name == "v" {
+			variantOf(fb, r)
+			return
+		}
 		fb.Append(true)
 		st, _ := fb.Type().(*arrow.StructType)
 		for i, f := range st.Fields() {
@@ -150,6 +164,15 @@ func (w *warehouse) append(props iceberg.Properties, rs ...row) int64 {
 	w.t.Helper()
 	rec := w.batch(rs)
 	defer rec.Release()
+	if sch := typed(w.t, rec.Schema()); sch != rec.Schema() {
+		cols := slices.Clone(rec.Columns())
+		for i, f := range sch.Fields() {
+			if v, ok := f.Type.(*extensions.VariantType); ok {
+				cols[i] = array.NewExtensionArrayWithStorage(v, cols[i])
+			}
+		}
+		rec = array.NewRecordBatch(sch, cols, rec.NumRows())
+	}
 	rd, err := array.NewRecordReader(rec.Schema(), []arrow.RecordBatch{rec})
 	require.NoError(w.t, err)
 	defer rd.Release()

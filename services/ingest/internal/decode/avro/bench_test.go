@@ -14,7 +14,7 @@ const orderSchema = `{"type":"record","name":"Order","fields":[
  {"name":"lines","type":{"type":"array","items":{"type":"record","name":"Line","fields":[{"name":"sku","type":"string"},{"name":"count","type":"int"}]}}}]}`
 
 func benchRecords(b testing.TB) (*tool, [][]byte, int64) {
-	x := newTool(b, orderSchema)
+	x := newTool(b, orderSchema, Options{})
 	g := &gen{r: rand.New(rand.NewPCG(1, 2))}
 	var out [][]byte
 	bytes := int64(0)

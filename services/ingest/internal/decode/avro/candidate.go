@@ -24,6 +24,7 @@ func (s *Schema) Candidate() (*schema.Schema, error) {
 		if err != nil {
 			return nil, err
 		}
+		schema.TextInLists(columns)
 		return &schema.Schema{Columns: columns}, nil
 	}
 	n, err := w.node(s.root, ValueName, nil)
@@ -34,6 +35,7 @@ func (s *Schema) Candidate() (*schema.Schema, error) {
 		return nil, fmt.Errorf("mapping the schema: its only type is null, which makes no column")
 	}
 	n.Source = ValueName
+	schema.TextInLists([]*schema.Node{n})
 	return &schema.Schema{Columns: []*schema.Node{n}}, nil
 }
 
@@ -252,6 +254,9 @@ func plainPair(a, b *typ, small, large kind) bool {
 // scalar is the column type of a value without children.
 func (t *typ) scalar(s shape) schema.Type {
 	if s == shapeJSON {
+		if t.variant {
+			return schema.Of(schema.Variant)
+		}
 		return schema.Of(schema.String)
 	}
 	switch t.logical {
@@ -265,8 +270,14 @@ func (t *typ) scalar(s shape) schema.Type {
 	case "time-millis", "time-micros":
 		return schema.Of(schema.Long)
 	case "timestamp-millis", "timestamp-micros", "timestamp-nanos":
+		if t.nanos {
+			return schema.Of(schema.TimestampTZNano)
+		}
 		return schema.Of(schema.TimestampTZ)
 	case "local-timestamp-millis", "local-timestamp-micros", "local-timestamp-nanos":
+		if t.nanos {
+			return schema.Of(schema.TimestampNano)
+		}
 		return schema.Of(schema.Timestamp)
 	case "uuid":
 		return schema.Of(schema.String)

@@ -29,9 +29,11 @@ type Batch struct {
 	grown   int       // bytes of enum symbols and JSON texts in this record
 	most    int       // maxGrown, less in tests
 	scratch []byte
-	words8  []uint64
-	words4  []uint32
-	one     [1]int
+
+	variants cell.Variants
+	words8   []uint64
+	words4   []uint32
+	one      [1]int
 }
 
 // Append decodes one record into the next row. On an error the batch is exactly what
@@ -183,6 +185,12 @@ func (b *Batch) rare(v *value, data []byte, i, row, depth int) int {
 			return b.no(cell.Full)
 		}
 		return b.stored(cell.StoreBytes(v.col, row, v.typ.symbols[x]), i)
+	case opNanos:
+		x, i := b.long(data, i)
+		if i >= 0 {
+			v.col.Set8(row, uint64(x))
+		}
+		return i
 	case opTime, opTimestamp:
 		return b.time(v, data, i, row)
 	case opDuration:
@@ -205,6 +213,9 @@ func (b *Batch) rare(v *value, data []byte, i, row, depth int) int {
 		b.scratch = out
 		if b.grown += len(out); b.grown > b.most {
 			return b.no(cell.Full)
+		}
+		if v.free {
+			return b.stored(b.variants.Store(v.col, row, out), i)
 		}
 		return b.stored(cell.StoreBytes(v.col, row, out), i)
 	}

@@ -18,6 +18,7 @@ import (
 	oracle "github.com/twmb/avro"
 
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/internal/variant"
 )
 
 // gen makes random schemas and random records of them. The records are judged by a
@@ -278,6 +279,9 @@ func wantScalar(ty *typ, v any) any {
 		if ty.logical == "date" {
 			return v.Unix() / 86400 * 1
 		}
+		if ty.nanos {
+			return v.UnixNano()
+		}
 		return v.UnixMicro()
 	case time.Duration:
 		return v.Microseconds()
@@ -389,6 +393,11 @@ func got(t testing.TB, n *schema.Node, a arrow.Array, row int) any {
 	}
 	switch a := a.(type) {
 	case *array.Struct:
+		if n.Type.Kind == schema.Variant {
+			text, err := variant.JSON(nil, a.Field(0).(*array.Binary).Value(row), a.Field(1).(*array.Binary).Value(row))
+			require.NoError(t, err)
+			return string(text)
+		}
 		out := object{}
 		for i, k := range n.Kids {
 			if name := k.Source; name != "" {

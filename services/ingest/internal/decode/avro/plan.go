@@ -29,6 +29,7 @@ const (
 	opDate       // days
 	opTime       // time of day in units of v.num/v.den microseconds
 	opTimestamp  // the same as an instant or local time
+	opNanos      // the same in nanoseconds, taken as it is
 	opDecimal    // unscaled bytes, with a length or fixed
 	opDecimalLog // the same as text
 	opUUID
@@ -52,6 +53,7 @@ type value struct {
 	spread int      // cells of an element of a list or map
 	name   string   // field name, for error texts
 	open   bool     // the union's column is a struct
+	free   bool     // JSON goes into a variant
 	seen   *column.Column
 }
 
@@ -205,13 +207,13 @@ func bind(t *typ, n *schema.Node, c *column.Column, in inside) (*value, error) {
 		return v, err
 	default: // a scalar
 	}
-	if !schema.CanHold(n.Type, t.scalar(s)) {
+	if !schema.CanHold(n.Type, t.scalar(s)) && (s != shapeJSON || n.Type.Kind != schema.String) {
 		return nil, mismatch(t, n)
 	}
 	if t.kind == kindUnion { // as text; null stays null
 		v.op = opUnion
 		for _, b := range t.branches {
-			k := &value{op: opJSON, typ: b, col: c}
+			k := &value{op: opJSON, typ: b, col: c, free: n.Type.Kind == schema.Variant}
 			if b.kind == kindNull {
 				k = bindNull(b, "")
 			}
@@ -274,7 +276,7 @@ func mismatch(t *typ, n *schema.Node) error {
 // setOp chooses how a scalar is read and stored.
 func (v *value) setOp(s shape, to schema.Kind) {
 	if s == shapeJSON {
-		v.op = opJSON
+		v.op, v.free = opJSON, to == schema.Variant
 		return
 	}
 	switch v.typ.logical {
@@ -301,6 +303,9 @@ func (v *value) setOp(s shape, to schema.Kind) {
 		return
 	case "timestamp-nanos", "local-timestamp-nanos":
 		v.op, v.num, v.den = opTimestamp, 1, 1000
+		if v.typ.nanos {
+			v.op = opNanos
+		}
 		return
 	case "uuid":
 		v.op = opUUID

@@ -1,14 +1,18 @@
 package avro
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/stretchr/testify/require"
 
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/internal/variant"
 	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
@@ -169,6 +173,47 @@ func reject(t testing.TB, typ string, payload ...byte) string {
 	return e.Reason
 }
 
+// timestamp: nanos keeps the nanoseconds of the types that have them, and leaves the
+// others and their reach alone (issue 4 point 3).
+func TestNanosecondsAreKept(t *testing.T) {
+	long := func(logical string) string { return fmt.Sprintf(`{"type":"long","logicalType":%q}`, logical) }
+	text := record(f("n", long("timestamp-nanos")), f("l", long("local-timestamp-nanos")), f("u", long("timestamp-micros")), f("o", `["null",`+long("timestamp-nanos")+`]`))
+	x := newTool(t, text, Options{Nanos: true})
+	kinds := map[string]string{}
+	for _, n := range x.nodes {
+		kinds[n.Name] = n.Type.String()
+	}
+	require.Equal(t, map[string]string{"n": "timestamptz_ns", "l": "timestamp_ns", "u": "timestamptz", "o": "timestamptz_ns"}, kinds)
+	var payload []byte
+	for _, v := range []int64{1_700_000_000_123_456_789, math.MinInt64, 5} {
+		payload = binary.AppendVarint(payload, v)
+	}
+	payload = binary.AppendVarint(append(payload, 2), -1)
+	require.NoError(t, x.batch.Append(payload))
+	arrays := x.batch.Finish()
+	for i, want := range []int64{1_700_000_000_123_456_789, math.MinInt64, 5, -1} {
+		require.EqualValues(t, want, arrays[i].(*array.Timestamp).Value(0))
+	}
+	plain := parse(t, text)
+	c, err := plain.Candidate()
+	require.NoError(t, err)
+	require.Equal(t, "timestamptz", c.Column("n").Type.String(), "the default stays")
+}
+
+// json: variant makes a record inside itself a variant.
+func TestARecordInsideItselfMayBeAVariant(t *testing.T) {
+	const text = `{"type":"record","name":"N","fields":[{"name":"v","type":"int"},{"name":"next","type":["null","N"]}]}`
+	x := newTool(t, text, Options{Variant: true})
+	require.Equal(t, "variant", x.nodes[1].Type.String())
+	require.NoError(t, x.batch.Append([]byte{2, 2, 4, 2, 6, 0}))
+	require.NoError(t, x.batch.Append([]byte{2, 0}))
+	v := x.batch.Finish()[1].(*array.Struct)
+	require.True(t, v.IsNull(1))
+	out, err := variant.JSON(nil, v.Field(0).(*array.Binary).Value(0), v.Field(1).(*array.Binary).Value(0))
+	require.NoError(t, err)
+	require.JSONEq(t, `{"v":2,"next":{"v":3,"next":null}}`, string(out))
+}
+
 func TestMalformedRecordsAreRefusedWithTheReason(t *testing.T) { // F8, P1
 	require.Equal(t, "truncated", reject(t, `"int"`))
 	require.Equal(t, "truncated", reject(t, `"int"`, 0x80))
@@ -208,7 +253,7 @@ func TestRecordsThatGrowBeyondAnyMessageAreRefused(t *testing.T) {
 		`{"type":"array","items":{"type":"enum","name":"E","symbols":["` + symbol + `"]}}`: append([]byte{200, 1}, make([]byte, 101)...),
 		tree: append([]byte{200, 1}, make([]byte, 101)...),
 	} {
-		x := newTool(t, record(f("x", typ)))
+		x := newTool(t, record(f("x", typ)), Options{})
 		require.NoError(t, x.batch.Append(payload))
 		x.batch.Reset()
 		x.batch.most = 50 << 10
@@ -240,7 +285,7 @@ func TestMapsInMapsEndInJSONText(t *testing.T) {
 			for range maps {
 				typ, v = `{"type":"map","values":`+typ+`}`, object{"k": v}
 			}
-			x := newTool(t, `{"type":"record","name":"Top","fields":[`+f("x", typ)+`]}`)
+			x := newTool(t, `{"type":"record","name":"Top","fields":[`+f("x", typ)+`]}`, Options{})
 			payload, err := x.judge.Encode(object{"x": v})
 			require.NoError(t, err, typ)
 			require.NoError(t, x.batch.Append(payload), typ)
@@ -257,7 +302,7 @@ func TestMapsInMapsEndInJSONText(t *testing.T) {
 func TestElementsThatFillTooManyColumnsAreRefused(t *testing.T) {
 	wide := `["null","int","long","float","string","bytes","boolean"]`
 	for _, typ := range []string{`{"type":"array","items":` + wide + `}`, `{"type":"map","values":` + wide + `}`} {
-		x := newTool(t, record(f("x", typ)))
+		x := newTool(t, record(f("x", typ)), Options{})
 		payload := []byte{40}
 		for i := range byte(20) {
 			if strings.Contains(typ, "map") {
@@ -382,7 +427,7 @@ func TestTargetOfAnotherSchemaDoesNotCompile(t *testing.T) {
 }
 
 func TestUndoTakesTheLastRowBack(t *testing.T) {
-	x := newTool(t, record(f("a", `{"type":"array","items":"int"}`), f("s", `"string"`)))
+	x := newTool(t, record(f("a", `{"type":"array","items":"int"}`), f("s", `"string"`)), Options{})
 	one, two := []byte{2, 2, 0, 2, 'x'}, []byte{4, 4, 6, 0, 2, 'y'}
 	require.NoError(t, x.batch.Append(one))
 	require.NoError(t, x.batch.Append(two))

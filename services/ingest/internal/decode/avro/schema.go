@@ -47,7 +47,9 @@ type typ struct {
 	size     int // fixed
 	// Of a decimal.
 	precision, scale int
-	least            int // the fewest bytes a value can have
+	least            int  // the fewest bytes a value can have
+	nanos            bool // a timestamp whose nanoseconds are kept
+	variant          bool // JSON is a variant instead of text
 }
 
 type field struct {
@@ -57,8 +59,31 @@ type field struct {
 	typ     *typ
 }
 
+// Options choose between the alternatives of the mapping. The zero value is the
+// default mapping.
+type Options struct {
+	// Nanos maps timestamps in nanoseconds to timestamptz_ns and timestamp_ns instead
+	// of cutting them to microseconds. Only tables of format version 3 have the types.
+	Nanos bool
+	// Variant maps what has no fixed columns (a record inside itself) to variant
+	// instead of JSON text. Only tables of format version 3 have the type.
+	Variant bool
+}
+
 // Schema is a parsed Avro schema; safe for concurrent use.
-type Schema struct{ root *typ }
+type Schema struct {
+	root *typ
+	all  []*typ
+}
+
+// With sets the options. It must come before any other use of the schema.
+func (s *Schema) With(o Options) *Schema {
+	for _, t := range s.all {
+		t.variant = o.Variant
+		t.nanos = o.Nanos && (t.logical == "timestamp-nanos" || t.logical == "local-timestamp-nanos")
+	}
+	return s
+}
 
 // Name is the full name of the schema's type, or the word for it.
 func (s *Schema) Name() string { return s.root.name }
@@ -87,7 +112,7 @@ func Parse(text string, references ...string) (*Schema, error) {
 		return nil, fmt.Errorf("reading the Avro schema: %w", err)
 	}
 	p.measure()
-	return &Schema{root: root}, nil
+	return &Schema{root: root, all: p.all}, nil
 }
 
 type parser struct {

@@ -67,6 +67,7 @@ const (
 	Type
 	Range
 	Duplicate
+	Nanos
 	Full
 )
 
@@ -121,6 +122,8 @@ func (f Fail) Describe() (reason, detail string) {
 		return "out_of_range", "the number does not fit its column exactly"
 	case Duplicate:
 		return "duplicate_key", "an object has a key twice"
+	case Nanos:
+		return ReasonNanos, DetailNanos
 	case Full:
 		return "oversized", fmt.Sprintf("the row is larger than a batch can be (%d bytes)", math.MaxInt32)
 	default:
@@ -175,6 +178,39 @@ const DayMicros = 24 * 60 * 60 * 1_000_000
 func StoreMicros(c *column.Column, row int, v int64) Fail {
 	if v < minMicros || v > maxMicros {
 		return Timestamp
+	}
+	c.Set8(row, uint64(v))
+	return OK
+}
+
+// What is said about an instant that nanoseconds in 64 bits do not reach.
+const (
+	ReasonNanos = "invalid_timestamp_range"
+	DetailNanos = "the timestamp is not between 1677-09-21T00:12:43.145224192Z and 2262-04-11T23:47:16.854775807Z, which is how far nanoseconds reach; timestamp: micros reaches the years 0001 to 9999"
+)
+
+// Nanoseconds is an instant in nanoseconds since 1970, if they reach it. nanos are 0
+// to 999,999,999.
+func Nanoseconds(seconds int64, nanos int32) (int64, bool) {
+	const (
+		firstSecond, firstNanos = -9223372037, 145224192
+		lastSecond, lastNanos   = 9223372036, 854775807
+	)
+	if seconds < firstSecond || seconds == firstSecond && nanos < firstNanos ||
+		seconds > lastSecond || seconds == lastSecond && nanos > lastNanos {
+		return 0, false
+	}
+	return seconds*1_000_000_000 + int64(nanos), true // what the product overflows the sum takes back
+}
+
+// StoreNanos stores an instant in nanoseconds since 1970.
+func StoreNanos(c *column.Column, row int, seconds int64, nanos int32) Fail {
+	if seconds < minMicros/1_000_000 || seconds > maxMicros/1_000_000 {
+		return Timestamp
+	}
+	v, ok := Nanoseconds(seconds, nanos)
+	if !ok {
+		return Nanos
 	}
 	c.Set8(row, uint64(v))
 	return OK

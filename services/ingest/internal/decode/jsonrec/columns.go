@@ -13,8 +13,8 @@ import (
 //	id long, name string, at timestamptz, lines list<struct<sku string, units int>>
 //
 // declares: the keys of the record's object that become columns, and their types.
-// Types are Iceberg's, of those that a JSON text can fill, and json for any value as
-// its text. Keys with other letters than A-Z, a-z, 0-9, _ and - stand in double quotes.
+// Types are Iceberg's, of those that a JSON text can fill (variant holds any value), and
+// json for any value as its text. Keys with other letters than A-Z, a-z, 0-9, _ and - stand in double quotes.
 func FromColumns(text string) (*Shape, error) {
 	p := &declared{rest: text}
 	fields, err := p.fields("")
@@ -126,6 +126,9 @@ func (p *declared) typ() (*typ, error) {
 		return &typ{kind: kindStruct, fields: fields}, err
 	case "list":
 		item, err := p.inner("list<type>")
+		if err == nil {
+			err = noVariant(item)
+		}
 		return &typ{kind: kindList, item: item}, err
 	case "map":
 		if !p.take("<") || strings.ToLower(p.word()) != "string" || !p.take(",") {
@@ -136,6 +139,9 @@ func (p *declared) typ() (*typ, error) {
 		p.maps--
 		if err == nil && !p.take(">") {
 			err = fmt.Errorf("%q is missing", ">")
+		}
+		if err == nil {
+			err = noVariant(item)
 		}
 		return &typ{kind: kindMap, item: item}, err
 	case "decimal":
@@ -150,7 +156,15 @@ func (p *declared) typ() (*typ, error) {
 	if t := plain[word]; t != nil {
 		return t, nil
 	}
-	return nil, fmt.Errorf("%q is not a type: use boolean, int, long, float, double, decimal(p, s), date, timestamp, timestamptz, string, uuid, binary (base64), json, struct<…>, list<…> or map<string, …>", word)
+	return nil, fmt.Errorf("%q is not a type: use boolean, int, long, float, double, decimal(p, s), date, timestamp, timestamptz, timestamp_ns, timestamptz_ns, string, uuid, binary (base64), json, variant, struct<…>, list<…> or map<string, …>", word)
+}
+
+// noVariant refuses what schema.TextInLists would change.
+func noVariant(item *typ) error {
+	if item.column.Kind == schema.Variant {
+		return fmt.Errorf("a variant cannot be the element of a list or the value of a map: declare json there, or variant for the whole")
+	}
+	return nil
 }
 
 func (p *declared) inner(form string) (*typ, error) {
@@ -168,6 +182,7 @@ var plain = map[string]*typ{
 	"boolean": scalar(kindBoolean, schema.Boolean), "int": scalar(kindInteger, schema.Int), "long": scalar(kindInteger, schema.Long),
 	"float": scalar(kindFloat, schema.Float), "double": scalar(kindFloat, schema.Double), "date": scalar(kindDate, schema.Date),
 	"timestamptz": scalar(kindTimestamp, schema.TimestampTZ), "timestamp": scalar(kindTimestamp, schema.Timestamp),
+	"timestamptz_ns": scalar(kindTimestamp, schema.TimestampTZNano), "timestamp_ns": scalar(kindTimestamp, schema.TimestampNano),
 	"string": scalar(kindText, schema.String), "uuid": scalar(kindText, schema.String), "binary": scalar(kindBase64, schema.Binary),
-	"json": anyJSON(),
+	"json": anyJSON(), "variant": scalar(kindJSON, schema.Variant),
 }

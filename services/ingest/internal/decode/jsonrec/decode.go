@@ -3,6 +3,7 @@ package jsonrec
 import (
 	"strings"
 
+	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/services/ingest/internal/column"
 	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
@@ -22,6 +23,8 @@ type Batch struct {
 	object  uint64   // number of the object that was entered last
 	unknown uint64
 	one     [1]int
+
+	variants cell.Variants
 }
 
 // Append decodes one record into the next row. On an error the batch is exactly what
@@ -86,7 +89,7 @@ func (b *Batch) value(v *value, i, row, depth int) int {
 	if c == 'n' {
 		end := b.literal(i, "null")
 		if end >= 0 && v.kind == kindJSON && v == b.root {
-			return b.stored(cell.StoreBytes(v.col, row, b.data[i:end]), end)
+			return b.stored(b.free(v, b.data[i:end], row), end)
 		}
 		return end
 	}
@@ -96,7 +99,7 @@ func (b *Batch) value(v *value, i, row, depth int) int {
 		if end < 0 {
 			return end
 		}
-		return b.stored(cell.StoreBytes(v.col, row, b.data[i:end]), end)
+		return b.stored(b.free(v, b.data[i:end], row), end)
 	case kindStruct:
 		if c == '{' {
 			return b.members(v, i, row, depth)
@@ -142,6 +145,14 @@ func (b *Batch) value(v *value, i, row, depth int) int {
 		b.no(cell.Type)
 	}
 	return -1
+}
+
+// free stores a value that has no fixed columns.
+func (b *Batch) free(v *value, text []byte, row int) cell.Fail {
+	if v.to.Kind == schema.Variant {
+		return b.variants.Store(v.col, row, text)
+	}
+	return cell.StoreBytes(v.col, row, text)
 }
 
 // members decodes an object into the columns of a struct.

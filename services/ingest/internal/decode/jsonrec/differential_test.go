@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/internal/variant"
 	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
@@ -49,14 +50,22 @@ func (g *gen) typ(depth int) string {
 	if depth > 0 {
 		switch g.r.IntN(6) {
 		case 0:
-			return "list<" + g.typ(depth-1) + ">"
+			return "list<" + g.inside(depth-1) + ">"
 		case 1:
-			return "map<string, " + g.typ(depth-1) + ">"
+			return "map<string, " + g.inside(depth-1) + ">"
 		case 2:
 			return "struct<" + g.columns(depth-1) + ">"
 		}
 	}
-	return g.pick("boolean", "int", "long", "float", "double", "decimal(10, 2)", "decimal(38,3)", "date", "timestamptz", "timestamp", "string", "binary", "json")
+	return g.pick("boolean", "int", "long", "float", "double", "decimal(10, 2)", "decimal(38,3)", "date", "timestamptz", "timestamp", "timestamptz_ns", "timestamp_ns", "string", "binary", "json", "variant")
+}
+
+// inside is the type of the elements of a list or the values of a map.
+func (g *gen) inside(depth int) string {
+	if t := g.typ(depth); t != "variant" {
+		return t
+	}
+	return "json"
 }
 
 // text is a random JSON text for a type; now and then of another type.
@@ -106,10 +115,10 @@ func (g *gen) text(t *typ, depth int) string {
 	case kindDate:
 		return g.good(3, `"2024-02-29"`, `"0001-01-01"`, `"9999-12-31"`, `"2023-02-29"`, `"2024-1-1"`, `"x"`)
 	case kindTimestamp:
-		if t.column.Kind == schema.Timestamp {
+		if local(t) {
 			return g.good(3, `"2024-02-29 12:34:56"`, `"2024-02-29T12:34:56.5"`, `"2016-12-31T23:59:60"`, `"2024-02-29T12:34:56Z"`, `"2016-12-31T23:58:60"`)
 		}
-		return g.good(5, `"2024-02-29T12:34:56Z"`, `"2016-12-31T23:59:60Z"`, `"1968-12-31T22:59:60.5-01:00"`, `"2024-02-29T12:34:56.123456789+02:30"`, `"1969-12-31t23:59:59.9z"`, `"2024-02-29 12:34:56"`, `"2024-02-29T12:34:56.5"`, `"2024-02-29T24:00:00Z"`)
+		return g.good(5, `"2024-02-29T12:34:56Z"`, `"2016-12-31T23:59:60Z"`, `"1968-12-31T22:59:60.5-01:00"`, `"2024-02-29T12:34:56.123456789+02:30"`, `"2262-04-11T23:47:16.854775807Z"`, `"1969-12-31t23:59:59.9z"`, `"2024-02-29 12:34:56"`, `"2024-02-29T12:34:56.5"`, `"2024-02-29T24:00:00Z"`)
 	case kindBase64:
 		return g.good(3, `""`, `"YQ=="`, `"YWI"`, `"__8="`, `"+/8="`, `"?"`)
 	case kindText:
@@ -117,6 +126,10 @@ func (g *gen) text(t *typ, depth int) string {
 	default:
 		return g.free(depth)
 	}
+}
+
+func local(t *typ) bool {
+	return t.column.Kind == schema.Timestamp || t.column.Kind == schema.TimestampNano
 }
 
 func (g *gen) key(name string) string {
@@ -159,6 +172,9 @@ func want(t *typ, v any) (out any, ok bool) {
 	number, isNumber := v.(json.Number)
 	switch t.kind {
 	case kindJSON:
+		if t.column.Kind == schema.Variant {
+			return numbers(v)
+		}
 		return v, true
 	case kindStruct:
 		o, ok := v.(member)
@@ -201,7 +217,7 @@ func want(t *typ, v any) (out any, ok bool) {
 		return d.Unix() / 86400, isText && err == nil && d.Year() >= 1
 	case kindTimestamp:
 		layout := "2006-01-02T15:04:05.999999999Z07:00"
-		if t.column.Kind == schema.Timestamp {
+		if local(t) {
 			layout = "2006-01-02T15:04:05.999999999"
 		}
 		usual, leap := strings.Replace(strings.ToUpper(text), " ", "T", 1), rfc3339.MatchString(text) && text[17:19] == "60"
@@ -216,6 +232,10 @@ func want(t *typ, v any) (out any, ok bool) {
 			return nil, false
 		}
 		y := d.UTC().Year()
+		if t.column.Kind == schema.TimestampTZNano || t.column.Kind == schema.TimestampNano {
+			n := new(big.Int).Add(new(big.Int).Mul(big.NewInt(d.Unix()), big.NewInt(1e9)), big.NewInt(int64(d.Nanosecond())))
+			return n.Int64(), isText && err == nil && rfc3339.MatchString(text) && n.IsInt64()
+		}
 		return d.UnixMicro(), isText && err == nil && rfc3339.MatchString(text) && y >= 1 && y <= 9999
 	case kindInteger:
 		r, fine := new(big.Rat).SetString(number.String())
@@ -264,6 +284,14 @@ func got(t testing.TB, ty *typ, a arrow.Array, row int) any {
 	}
 	switch a := a.(type) {
 	case *array.Struct:
+		if ty.kind == kindJSON {
+			text, err := variant.JSON(nil, a.Field(0).(*array.Binary).Value(row), a.Field(1).(*array.Binary).Value(row))
+			require.NoError(t, err)
+			v, err := parseAny(string(text))
+			require.NoError(t, err)
+			v, _ = numbers(v)
+			return v
+		}
 		out := member{}
 		for i, f := range ty.fields {
 			out[f.name] = got(t, f.typ, a.Field(i), row)
@@ -313,6 +341,35 @@ func got(t testing.TB, ty *typ, a arrow.Array, row int) any {
 	return nil
 }
 
+// numbers is a value with its numbers as doubles, which all of them must fit.
+func numbers(v any) (out any, ok bool) {
+	ok = true
+	each := func(x any) any {
+		w, fine := numbers(x)
+		ok = ok && fine
+		return w
+	}
+	switch v := v.(type) {
+	case json.Number:
+		f, err := strconv.ParseFloat(v.String(), 64)
+		return f, err == nil
+	case []any:
+		out := []any{}
+		for _, x := range v {
+			out = append(out, each(x))
+		}
+		return out, ok
+	case member:
+		out := member{}
+		for k, x := range v {
+			out[k] = each(x)
+		}
+		return out, ok
+	default:
+		return v, true
+	}
+}
+
 func parseAny(text string) (any, error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
@@ -354,7 +411,7 @@ func newTool(t testing.TB, s *Shape) *tool {
 	t.Helper()
 	c, err := s.Candidate()
 	require.NoError(t, err)
-	target := schema.Reconcile(&schema.Schema{}, c, nil)
+	target := schema.Evolve(&schema.Schema{}, c, nil, schema.Options{FormatVersion: 3})
 	require.NoError(t, target.Schema.Validate())
 	p, err := Compile(s, target.Schema)
 	require.NoError(t, err)

@@ -108,7 +108,7 @@ func bindStruct(t *typ, nodes []*schema.Node, columns []*column.Column) (*value,
 
 func bind(t *typ, n *schema.Node, c *column.Column) (*value, error) {
 	want := map[kind]schema.Kind{kindStruct: schema.Struct, kindList: schema.List, kindMap: schema.Map}[t.kind]
-	if want != schema.Invalid && n.Type.Kind != want || want == schema.Invalid && !schema.CanHold(n.Type, t.column) {
+	if want != schema.Invalid && n.Type.Kind != want || want == schema.Invalid && !schema.CanHold(n.Type, t.column) && (t.kind != kindJSON || n.Type.Kind != schema.String) {
 		return nil, fmt.Errorf("values of type %s cannot be written to column %s of type %s", t.column, n.Name, n.Type)
 	}
 	v := &value{kind: t.kind, to: n.Type, col: c}

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/stretchr/testify/require"
 
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/internal/variant"
 	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
@@ -94,6 +97,53 @@ func TestJSONSchemaBecomesColumns(t *testing.T) { // docs/other-formats.md, JSON
 	require.Equal(t, "value list{element long}", of(t, `{"type":"array","items":{"type":"integer"}}`, nil))
 	require.Equal(t, "value string", of(t, `true`, nil))
 	require.Equal(t, "a long, A_2 string, _lsn_3 string, _ string", of(t, `{"properties":{"a":{"type":"integer"},"A":{"type":"string"},"_lsn":{},"":{}}}`, nil))
+}
+
+// timestamp: nanos makes the date-times of a JSON Schema nanoseconds; instants that come in milliseconds stay what they are.
+func TestDateTimesOfASchemaMayBeNanoseconds(t *testing.T) {
+	plain, err := FromSchema(`{"properties":{"at":{"type":"string","format":"date-time"},"in":{"type":"array","items":{"type":"string","format":"date-time"}},
+		"ms":{"type":"integer","title":"org.apache.kafka.connect.data.Timestamp","connect.type":"int64"}}}`, nil)
+	require.NoError(t, err)
+	x := newTool(t, plain.With(Options{Nanos: true}))
+	require.NoError(t, x.batch.Append([]byte(`{"at":"2024-02-29T12:34:56.1234567899+01:00","in":["1969-12-31T23:59:59.999999999Z"],"ms":1}`)))
+	arrays := x.batch.Finish()
+	require.EqualValues(t, time.Date(2024, 2, 29, 11, 34, 56, 123456789, time.UTC).UnixNano(), arrays[0].(*array.Timestamp).Value(0))
+	require.EqualValues(t, -1, arrays[1].(*array.List).ListValues().(*array.Timestamp).Value(0))
+	require.Equal(t, arrow.Microsecond, arrays[2].DataType().(*arrow.TimestampType).Unit)
+	c, err := plain.Candidate()
+	require.NoError(t, err)
+	require.Equal(t, "timestamptz", c.Column("at").Type.String(), "the default stays")
+}
+
+// json: variant makes the free parts of a schema, and a whole text, variants.
+func TestFreePartsMayBeVariants(t *testing.T) {
+	s, err := FromSchema(`{"properties":{"free":{},"l":{"type":"array","items":{"type":"object"}}}}`, nil)
+	require.NoError(t, err)
+	require.Equal(t, "free variant, l list{element string}", columns(target(t, s.With(Options{Variant: true})).Mapped()))
+	x := newTool(t, Document().With(Options{Variant: true}))
+	for _, text := range []string{` {"a": [1, 2.50]} `, `null`, `"x"`} {
+		require.NoError(t, x.batch.Append([]byte(text)))
+	}
+	for text, reason := range map[string]string{`{"a":1,"a":2}`: "duplicate_key", `[1e999]`: "out_of_range", `{`: "truncated"} {
+		e, ok := errors.AsType[*cell.Error](x.batch.Append([]byte(text)))
+		require.True(t, ok)
+		require.Equal(t, reason, e.Reason)
+	}
+	v := x.batch.Finish()[0].(*array.Struct)
+	require.Equal(t, 3, v.Len())
+	require.Zero(t, v.NullN(), "null is a value of a variant")
+	for i, want := range []string{`{"a":[1,2.50]}`, `null`, `"x"`} {
+		text, err := variant.JSON(nil, v.Field(0).(*array.Binary).Value(i), v.Field(1).(*array.Binary).Value(i))
+		require.NoError(t, err)
+		require.Equal(t, want, string(text))
+	}
+}
+
+func target(t testing.TB, s *Shape) *schema.Schema {
+	t.Helper()
+	c, err := s.Candidate()
+	require.NoError(t, err)
+	return schema.Evolve(&schema.Schema{}, c, nil, schema.Options{FormatVersion: 3}).Schema
 }
 
 func TestPartsOfAllOfThatSayNoTypeChangeNothing(t *testing.T) {
@@ -291,6 +341,10 @@ func TestRecordsThatDoNotFitAreRefusedWithTheReason(t *testing.T) { // F8, P1
 		{"x long", `{"y":"` + "\xff" + `"}`, "invalid_utf8"},
 		{"s struct<x date>", `{"s":{"x":"2024-02-30"}}`, "invalid_date s.x"},
 		{"x timestamptz", `{"x":"2024-01-01T00:00:00"}`, "invalid_timestamp x"},
+		{"x timestamptz_ns", `{"x":"2024-01-01T00:00:00"}`, "invalid_timestamp x"},
+		{"x timestamptz_ns", `{"x":"2262-04-11T23:47:16.854775808Z"}`, "invalid_timestamp_range x"},
+		{"x timestamp_ns", `{"x":"1677-09-21T00:12:43.145224191"}`, "invalid_timestamp_range x"},
+		{"x timestamp_ns", `{"x":"1677-09-21T00:12:43.145224192"}`, ""},
 		{"x binary", `{"x":"???"}`, "invalid_base64 x"},
 		{"x decimal(4,2)", `{"x":1.234}`, "invalid_decimal x"},
 		{"x decimal(4,2)", `{"x":123}`, "invalid_decimal x"},

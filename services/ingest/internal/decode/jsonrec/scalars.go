@@ -26,11 +26,15 @@ func (b *Batch) fromText(v *value, s []byte, row int) cell.Fail {
 		}
 		return cell.StoreDays(v.col, row, days)
 	case kindTimestamp:
-		micros, ok := instant(s, v.to.Kind == schema.TimestampTZ)
-		if !ok {
+		seconds, nanos, ok := instant(s, v.to.Kind == schema.TimestampTZ || v.to.Kind == schema.TimestampTZNano)
+		switch {
+		case !ok:
 			return cell.Timestamp
+		case v.to.Kind.FormatVersion() > 2:
+			return cell.StoreNanos(v.col, row, seconds, nanos)
+		default:
+			return cell.StoreMicros(v.col, row, seconds*1_000_000+int64(nanos)/1000)
 		}
-		return cell.StoreMicros(v.col, row, micros)
 	case kindDecimal:
 		if end, _ := scan(s, 0); end != len(s) {
 			return cell.Decimal
@@ -296,57 +300,55 @@ func number2(s []byte) (int, bool) {
 	return n, true
 }
 
-// instant reads 2006-01-02T15:04:05.999999Z as microseconds since 1970. T may be a
-// blank or in lower case, what is finer than microseconds is cut. A zone (Z or an
+// instant reads 2006-01-02T15:04:05.999999999Z as seconds since 1970 and nanoseconds. T
+// may be a blank or in lower case, what is finer than nanoseconds is cut. A zone (Z or an
 // offset) must stand there, or must not. A leap second, which is the last one of a day,
 // is the first of the next day, as in Unix time.
-func instant(s []byte, zone bool) (int64, bool) {
+func instant(s []byte, zone bool) (seconds int64, nanos int32, valid bool) {
 	if len(s) < 19 || s[10] != 'T' && s[10] != 't' && s[10] != ' ' || s[13] != ':' || s[16] != ':' {
-		return 0, false
+		return 0, 0, false
 	}
 	days, ok := date(s[:10])
 	h, okH := number2(s[11:13])
 	m, okM := number2(s[14:16])
 	sec, okS := number2(s[17:19])
 	if !ok || !okH || !okM || !okS || h > 23 || m > 59 || sec > 60 {
-		return 0, false
+		return 0, 0, false
 	}
 	leap := sec == 60
-	micros := days*cell.DayMicros + int64((h*60+m)*60+sec)*1_000_000
+	seconds = days*daySeconds + int64((h*60+m)*60+sec)
 	s = s[19:]
 	if len(s) > 0 && s[0] == '.' {
 		end := digits(s, 1)
 		if end == 1 {
-			return 0, false
+			return 0, 0, false
 		}
-		for i, unit := 1, int64(100_000); i < end && unit > 0; i, unit = i+1, unit/10 {
-			micros += int64(s[i]-'0') * unit
+		for i, unit := 1, int32(100_000_000); i < end && unit > 0; i, unit = i+1, unit/10 {
+			nanos += int32(s[i]-'0') * unit
 		}
 		s = s[end:]
 	}
 	if !zone {
-		return micros, len(s) == 0 && (!leap || startsDay(micros))
+		return seconds, nanos, len(s) == 0 && (!leap || seconds%daySeconds == 0)
 	}
 	if len(s) == 1 && (s[0] == 'Z' || s[0] == 'z') {
-		return micros, !leap || startsDay(micros)
+		return seconds, nanos, !leap || seconds%daySeconds == 0
 	}
 	if len(s) != 6 || s[0] != '+' && s[0] != '-' || s[3] != ':' {
-		return 0, false
+		return 0, 0, false
 	}
 	h, okH = number2(s[1:3])
 	m, okM = number2(s[4:])
 	if !okH || !okM || h > 23 || m > 59 {
-		return 0, false
+		return 0, 0, false
 	}
-	offset := int64(h*60+m) * 60_000_000
+	offset := int64(h*60+m) * 60
 	if s[0] == '-' {
 		offset = -offset
 	}
-	micros -= offset
-	return micros, !leap || startsDay(micros)
+	seconds -= offset
+	return seconds, nanos, !leap || seconds%daySeconds == 0
 }
 
-// startsDay reports whether an instant is in the first second of a day.
-func startsDay(micros int64) bool {
-	return (micros%cell.DayMicros+cell.DayMicros)%cell.DayMicros < 1_000_000
-}
+// daySeconds is the number of seconds of a day.
+const daySeconds = 24 * 60 * 60

@@ -50,6 +50,39 @@ type Shape struct {
 	root *typ
 }
 
+// Options choose between the alternatives of the mapping. The zero value is the
+// default mapping.
+type Options struct {
+	// Nanos maps timestamps in text to timestamptz_ns instead of cutting them to
+	// microseconds. Only tables of format version 3 have the type.
+	Nanos bool
+	// Variant maps what has no fixed columns to variant instead of JSON text. Only
+	// tables of format version 3 have the type.
+	Variant bool
+}
+
+// With is the shape of a JSON Schema, or of a whole document, with other options than
+// the default ones.
+func (s *Shape) With(o Options) *Shape { return &Shape{name: s.name, root: s.root.with(o)} }
+
+func (t *typ) with(o Options) *typ {
+	out := *t
+	if o.Nanos && t.kind == kindTimestamp && t.column.Kind == schema.TimestampTZ {
+		out.column = schema.Of(schema.TimestampTZNano)
+	}
+	if o.Variant && t.kind == kindJSON {
+		out.column = schema.Of(schema.Variant)
+	}
+	if t.item != nil {
+		out.item = t.item.with(o)
+	}
+	out.fields = slices.Clone(t.fields)
+	for i := range out.fields {
+		out.fields[i].typ = out.fields[i].typ.with(o)
+	}
+	return &out
+}
+
 // Name is for people.
 func (s *Shape) Name() string { return s.name }
 
@@ -69,6 +102,7 @@ func (s *Shape) IsObject() bool { return s.root.kind == kindStruct }
 func (s *Shape) Candidate() (*schema.Schema, error) {
 	if s.root.kind == kindStruct {
 		columns := nodes(s.root.fields, true)
+		schema.TextInLists(columns)
 		return &schema.Schema{Columns: columns}, nil
 	}
 	n := s.root.node(ValueName)
@@ -76,6 +110,7 @@ func (s *Shape) Candidate() (*schema.Schema, error) {
 		return nil, fmt.Errorf("mapping %s: its only type is null, which makes no column", s.name)
 	}
 	n.Source = ValueName
+	schema.TextInLists([]*schema.Node{n})
 	return &schema.Schema{Columns: []*schema.Node{n}}, nil
 }
 

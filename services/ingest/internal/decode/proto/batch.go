@@ -27,6 +27,7 @@ type Batch struct {
 	at       *field      // where this record failed
 	unknown  uint64
 	scratch  []byte
+	variants cell.Variants
 	words8   []uint64
 	words4   []uint32
 	ints     [5]uint64

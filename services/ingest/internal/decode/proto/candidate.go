@@ -18,6 +18,7 @@ func Candidate(md protoreflect.MessageDescriptor, opts Options) (*schema.Schema,
 	if err != nil {
 		return nil, err
 	}
+	schema.TextInLists(columns)
 	return &schema.Schema{Columns: columns}, nil
 }
 

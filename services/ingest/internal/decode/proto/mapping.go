@@ -21,7 +21,7 @@ const (
 	shapeMessage             // struct
 	shapeEmpty               // struct{present}
 	shapeWrapper             // nullable scalar
-	shapeTimestamp           // timestamptz
+	shapeTimestamp           // timestamptz, or timestamptz_ns
 	shapeDuration            // long nanoseconds
 	shapeDate                // date
 	shapeTimeOfDay           // long microseconds, or time
@@ -96,7 +96,7 @@ func classifyMessage(fd protoreflect.FieldDescriptor, md protoreflect.MessageDes
 	}
 	switch {
 	case above.has(md.FullName()), above.tooManyMaps():
-		return shapeJSON, schema.Of(schema.String)
+		return shapeJSON, opts.anyType()
 	case md.Fields().Len() == 0:
 		return shapeEmpty, schema.Of(schema.Struct)
 	default:
@@ -107,11 +107,15 @@ func classifyMessage(fd protoreflect.FieldDescriptor, md protoreflect.MessageDes
 func classifyWellKnown(fd protoreflect.FieldDescriptor, md protoreflect.MessageDescriptor, opts Options) (shape, schema.Type, bool) {
 	switch md.FullName() {
 	case "google.protobuf.Timestamp":
-		return shapeTimestamp, schema.Of(schema.TimestampTZ), hasFields(md, protoreflect.Int64Kind, protoreflect.Int32Kind)
+		t := schema.Of(schema.TimestampTZ)
+		if opts.TimestampNanos {
+			t = schema.Of(schema.TimestampTZNano)
+		}
+		return shapeTimestamp, t, hasFields(md, protoreflect.Int64Kind, protoreflect.Int32Kind)
 	case "google.protobuf.Duration":
 		return shapeDuration, schema.Of(schema.Long), hasFields(md, protoreflect.Int64Kind, protoreflect.Int32Kind)
 	case "google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue":
-		return shapeJSON, schema.Of(schema.String), true
+		return shapeJSON, opts.anyType(), true
 	case "google.protobuf.FieldMask":
 		return shapeFieldMask, schema.Of(schema.String), hasFields(md, protoreflect.StringKind)
 	case "google.protobuf.DoubleValue", "google.protobuf.FloatValue", "google.protobuf.Int64Value",
@@ -144,6 +148,14 @@ func classifyWellKnown(fd protoreflect.FieldDescriptor, md protoreflect.MessageD
 		return shapeDecimalText, schema.Of(schema.String), true
 	}
 	return 0, schema.Type{}, false
+}
+
+// anyType is the type of a value that has no fixed columns.
+func (o Options) anyType() schema.Type {
+	if o.Variant {
+		return schema.Of(schema.Variant)
+	}
+	return schema.Of(schema.String)
 }
 
 // hasFields guards against a message that only has the name of a well-known one:

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/icestream/icestream/internal/variant"
 	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
@@ -34,6 +35,12 @@ type Options struct {
 	// TimeOfDayAsTime maps google.type.TimeOfDay to time instead of long. A table
 	// with a time column cannot be read by Spark.
 	TimeOfDayAsTime bool
+	// TimestampNanos maps google.protobuf.Timestamp to timestamptz_ns instead of
+	// timestamptz. Only tables of format version 3 have the type.
+	TimestampNanos bool
+	// Variant maps what has no fixed columns (recursion, Struct and its kin) to variant
+	// instead of JSON text. Only tables of format version 3 have the type.
+	Variant bool
 	// NoteUnknown counts also the unknown fields that are lost inside JSON text,
 	// so that Batch.Unknown grows with every record that has any.
 	NoteUnknown bool
@@ -83,11 +90,13 @@ const (
 	failUTF8
 	failDepth
 	failTimestamp
+	failNanos
 	failDuration
 	failDate
 	failTimeOfDay
 	failDecimal
 	failJSON
+	failDeepVariant
 	failRequired
 	failComplex
 	failFull
@@ -108,6 +117,8 @@ func (f fail) describe() (reason, detail string) {
 		return ReasonDepth, fmt.Sprintf("messages nest deeper than %d", maxDepth)
 	case failTimestamp:
 		return ReasonTimestamp, "the timestamp is outside the years 0001 to 9999 or its nanos are outside 0 to 999999999"
+	case failNanos:
+		return cell.ReasonNanos, cell.DetailNanos
 	case failDuration:
 		return ReasonDuration, "the duration does not fit 64-bit nanoseconds, or its nanos are out of range or of another sign than its seconds"
 	case failDate:
@@ -118,6 +129,8 @@ func (f fail) describe() (reason, detail string) {
 		return ReasonDecimal, "the decimal does not fit its column, or its scale is absurd"
 	case failJSON:
 		return ReasonJSON, "the message has no JSON form"
+	case failDeepVariant:
+		return ReasonDepth, fmt.Sprintf("values of a variant nest deeper than %d", variant.MaxDepth)
 	case failRequired:
 		return ReasonRequired, "a required field is missing"
 	case failComplex:

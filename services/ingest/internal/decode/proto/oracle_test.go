@@ -17,6 +17,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/internal/variant"
 )
 
 // The oracle: the mapping rules once more, written against dynamicpb's reflection
@@ -127,6 +130,12 @@ func (o mapper) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, abo
 		if n < 0 || n >= 1e9 || s < time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC).Unix() || s >= time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC).Unix() {
 			panic(notARow("timestamp"))
 		}
+		if o.opts.TimestampNanos {
+			if total := new(big.Int).Add(new(big.Int).Mul(big.NewInt(s), big.NewInt(1e9)), big.NewInt(n)); !total.IsInt64() {
+				panic(notARow("timestamp in nanoseconds"))
+			}
+			return time.Unix(s, n).UTC()
+		}
 		return time.Unix(s, n).UTC().Truncate(time.Microsecond)
 	case full == "google.protobuf.Duration":
 		s, n := get(1).Int(), get(2).Int()
@@ -137,6 +146,9 @@ func (o mapper) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, abo
 		return total.Int64()
 	case slices.Contains([]string{"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"}, full),
 		slices.Contains(above, m.Descriptor().FullName()), countMaps(above) > 8:
+		if o.opts.Variant && !fd.IsList() && !fd.ContainingMessage().IsMapEntry() {
+			return variantText([]byte(oracleJSON(m)))
+		}
 		return oracleJSON(m)
 	case full == "google.type.Date":
 		y, mo, d := get(1).Int(), get(2).Int(), get(3).Int()
@@ -184,6 +196,41 @@ func countMaps(above []protoreflect.FullName) (n int) {
 }
 
 // oracleJSON is canonical JSON, with the extensions that the schema itself has.
+// variantText is the value of a JSON text in a form that compares: numbers by what they are, keys in order.
+func variantText(text []byte) string {
+	var v any
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		panic(err)
+	}
+	out, err := json.Marshal(exact(v))
+	if err != nil {
+		panic(err)
+	}
+	return "variant " + string(out)
+}
+
+func exact(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		r, ok := new(big.Rat).SetString(v.String())
+		if !ok {
+			panic(v)
+		}
+		return "number " + r.RatString()
+	case []any:
+		for i := range v {
+			v[i] = exact(v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = exact(v[k])
+		}
+	}
+	return v
+}
+
 func oracleJSON(m protoreflect.Message) string {
 	known := &protoregistry.Types{}
 	for i := range m.Descriptor().ParentFile().Extensions().Len() {
@@ -262,7 +309,7 @@ func arrowValue(a arrow.Array, i int) any {
 	case *array.Time64:
 		return int64(a.Value(i))
 	case *array.Timestamp:
-		return time.UnixMicro(int64(a.Value(i))).UTC()
+		return a.Value(i).ToTime(a.DataType().(*arrow.TimestampType).Unit)
 	case *array.Map:
 		out := map[any]any{}
 		from, to := a.ValueOffsets(i)
@@ -282,6 +329,13 @@ func arrowValue(a arrow.Array, i int) any {
 		}
 		return out
 	case *array.Struct:
+		if schema.IsVariant(arrow.Field{Type: a.DataType(), Metadata: arrow.NewMetadata([]string{"icestream.type"}, []string{"variant"})}) {
+			text, err := variant.JSON(nil, a.Field(0).(*array.Binary).Value(i), a.Field(1).(*array.Binary).Value(i))
+			if err != nil {
+				panic(err)
+			}
+			return variantText(text)
+		}
 		out := fields{}
 		for j, f := range a.DataType().(*arrow.StructType).Fields() {
 			out[f.Name] = arrowValue(a.Field(j), i)

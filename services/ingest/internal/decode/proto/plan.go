@@ -50,6 +50,7 @@ const (
 	convEnum                    // name of an enum value
 	convWide                    // by source and kind of the target, see field.wide
 	convTime                    // the rest belong to opValue
+	convNanos                   // the same in nanoseconds
 	convDuration                //
 	convDate                    //
 	convDayTime                 //
@@ -58,6 +59,7 @@ const (
 	convText                    // google.type.Decimal
 	convMask                    // field mask
 	convJSON                    //
+	convVariant                 // the same as a variant
 )
 
 // source is the type on the wire of a value that convWide widens.
@@ -379,7 +381,7 @@ func (w *builder) single(fd protoreflect.FieldDescriptor, n *schema.Node, c *col
 		f.sub, err = w.message(fd.Message(), n.Kids, kids, above)
 		return f, err
 	}
-	if !schema.CanHold(n.Type, natural) {
+	if !schema.CanHold(n.Type, natural) && (s != shapeJSON || n.Type.Kind != schema.String) {
 		return nil, mismatch(fd, n)
 	}
 	return f, w.bindScalar(f, s, fd, n, c)
@@ -401,6 +403,9 @@ func (w *builder) bindScalar(f *field, s shape, fd protoreflect.FieldDescriptor,
 		f.sub.put(1, wireType(value.desc), value)
 	case shapeTimestamp:
 		f.conv = convTime
+		if n.Type.Kind == schema.TimestampTZNano {
+			f.conv = convNanos
+		}
 	case shapeDuration:
 		f.conv = convDuration
 	case shapeDate:
@@ -417,6 +422,9 @@ func (w *builder) bindScalar(f *field, s shape, fd protoreflect.FieldDescriptor,
 		f.conv = convMask
 	case shapeJSON:
 		f.conv, f.json = convJSON, newJSONText(fd.Message(), w.opts.NoteUnknown)
+		if n.Type.Kind == schema.Variant {
+			f.conv = convVariant
+		}
 	case shapeMessage, shapeEmpty:
 		return errors.New("a struct is no scalar")
 	}

@@ -68,7 +68,7 @@ func (s *tally) block(t testing.TB, maker *schemaMaker, seed, n uint64) {
 	}()
 	r := rand.New(rand.NewPCG(seed, n))
 	md := maker.next(t, r)
-	opts := Options{EnumAsInt: r.IntN(4) == 0, OneofCase: r.IntN(4) == 0, TimeOfDayAsTime: r.IntN(4) == 0}
+	opts := Options{EnumAsInt: r.IntN(4) == 0, OneofCase: r.IntN(4) == 0, TimeOfDayAsTime: r.IntN(4) == 0, TimestampNanos: r.IntN(4) == 0, Variant: r.IntN(4) == 0}
 	d := newDifferential(t, md, opts)
 	wire := &wireMaker{r: r}
 	d.run(casesPerSchema, func() []byte { return wire.record(nil, md) })

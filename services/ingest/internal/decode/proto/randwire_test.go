@@ -249,7 +249,13 @@ func (w *wireMaker) body(b []byte, md protoreflect.MessageDescriptor, depth int)
 	}
 	switch md.FullName() {
 	case "google.protobuf.Timestamp":
-		integer(1, minSeconds+w.r.Int64N(maxSeconds-minSeconds+1))
+		if w.chance(4) { // where nanoseconds in 64 bits end
+			integer(1, []int64{-9223372037, -9223372036, 9223372036, 9223372037}[w.r.IntN(4)])
+		} else if w.chance(4) {
+			integer(1, minSeconds+w.r.Int64N(maxSeconds-minSeconds+1))
+		} else {
+			integer(1, w.r.Int64N(8e9)-4e9)
+		}
 		integer(2, w.r.Int64N(1e9))
 	case "google.protobuf.Duration":
 		sign := 1 - 2*w.r.Int64N(2)

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/ingest/internal/decode/cell"
 )
 
 // encode makes wire bytes from Protobuf's text format.
@@ -352,6 +353,63 @@ func TestMicrosecondsAreKept(t *testing.T) {
 	require.EqualValues(t, 5000001, col.Value(2))
 	require.Equal(t, arrow.Microsecond, col.DataType().(*arrow.TimestampType).Unit)
 	require.Equal(t, "UTC", col.DataType().(*arrow.TimestampType).TimeZone)
+}
+
+// With timestamp: nanos every digit is kept, as far as 64 bits of them reach; what is beyond is the fault of its own
+// record, and said to be so (G8; issue 4 point 3).
+func TestNanosecondsAreKept(t *testing.T) {
+	const text = one + `message M { google.protobuf.Timestamp t = 1; repeated google.protobuf.Timestamp r = 2; map<string, google.protobuf.Timestamp> m = 3; }`
+	tb := newTable(t, text, "M", Options{TimestampNanos: true})
+	require.NoError(t, tb.text(`t { seconds: 1731508712 nanos: 229224001 } r { nanos: 1 } r { seconds: -1 nanos: 999999999 } m { key: "k" value { nanos: 7 } }`))
+	require.NoError(t, tb.batch.Append([]byte{0x0a, 2, 0x08, 5, 0x0a, 3, 0x10, 0xe9, 0x07}), "two occurrences merge")
+	require.NoError(t, tb.text(`t { seconds: -9223372037 nanos: 145224192 }`))
+	require.NoError(t, tb.text(`t { seconds: 9223372036 nanos: 854775807 }`))
+	for _, bad := range []string{
+		`t { seconds: -9223372037 nanos: 145224191 }`, `t { seconds: 9223372036 nanos: 854775808 }`,
+		`t { seconds: -62135596800 }`, `t { seconds: 253402300799 }`, `r { seconds: 9223372037 }`,
+	} {
+		err := tb.text(bad)
+		require.Equal(t, cell.ReasonNanos, reasonOf(t, err), bad)
+		require.ErrorContains(t, err, "1677-09-21")
+		require.ErrorContains(t, err, "timestamp: micros")
+	}
+	require.Equal(t, ReasonTimestamp, reasonOf(t, tb.text(`t { nanos: 1000000000 }`)))
+	require.Equal(t, ReasonTimestamp, reasonOf(t, tb.text(`t { seconds: 253402300800 }`)))
+	columns := tb.batch.Finish()
+	col := columns[0].(*array.Timestamp)
+	require.Equal(t, 4, col.Len())
+	require.EqualValues(t, 1731508712229224001, col.Value(0))
+	require.EqualValues(t, 5000001001, col.Value(1))
+	require.EqualValues(t, math.MinInt64, col.Value(2))
+	require.EqualValues(t, math.MaxInt64, col.Value(3))
+	require.Equal(t, &arrow.TimestampType{Unit: arrow.Nanosecond, TimeZone: "UTC"}, col.DataType())
+	r := columns[1].(*array.List).ListValues().(*array.Timestamp)
+	require.Equal(t, []arrow.Timestamp{1, -1}, r.Values())
+	require.EqualValues(t, 7, columns[2].(*array.Map).Items().(*array.Timestamp).Value(0))
+}
+
+// With json: variant what has no fixed columns is a value and no text, wherever it stands; a message without a JSON
+// form is the fault of its record as before (G8; issue 4 point 3).
+func TestWhatHasNoColumnsMayBeAVariant(t *testing.T) {
+	const text = one + `message M { google.protobuf.Struct s = 1; repeated google.protobuf.Value l = 2; map<string, google.protobuf.ListValue> m = 3; M self = 4; string x = 5; }`
+	tb := newTable(t, text, "M", Options{Variant: true})
+	row := tb.one(`s { fields { key: "a" value { number_value: 1.5 } } fields { key: "b" value { null_value: 0 } } } l { string_value: "t" } l { bool_value: true }
+		m { key: "k" value { values { number_value: -3 } } } self { x: "in" s { } }`)
+	require.Equal(t, fields{
+		"s": variantText([]byte(`{"a":1.5,"b":null}`)), "l": []any{`"t"`, `true`}, // text in lists and maps
+		"m": map[any]any{"k": `[-3]`}, "self": variantText([]byte(`{"s":{},"x":"in"}`)), "x": "",
+	}, row)
+	require.Nil(t, tb.one(``)["s"], "unset is null")
+	require.Equal(t, variantText([]byte(`{}`)), tb.one(`s { }`)["s"])
+	tb.batch.Reset()
+	requireReason(t, ReasonJSON, tb.text(`l { number_value: nan }`))
+	require.NoError(t, tb.text(`x: "after"`))
+	require.Len(t, tb.rows(), 1)
+	kinds := map[string]string{}
+	for _, n := range targetOf(t, tb.md, Options{}).Columns {
+		kinds[n.Name] = n.Type.String()
+	}
+	require.Equal(t, map[string]string{"s": "string", "l": "list", "m": "map", "self": "string", "x": "string"}, kinds, "the default stays")
 }
 
 func TestDurationIsNanoseconds(t *testing.T) {

@@ -152,7 +152,7 @@ func targetOf(t testing.TB, md protoreflect.MessageDescriptor, opts Options) *sc
 	t.Helper()
 	candidate, err := Candidate(md, opts)
 	require.NoError(t, err)
-	target := schema.Reconcile(&schema.Schema{}, candidate, nil)
+	target := schema.Evolve(&schema.Schema{}, candidate, nil, schema.Options{FormatVersion: 3})
 	require.False(t, target.Refused())
 	return target.Schema
 }

@@ -76,8 +76,12 @@ func (b *Batch) value(f *field, c *column.Column, s []byte, row, depth int) fail
 		return failDepth
 	}
 	switch f.conv {
-	case convJSON:
-		failed := b.storeText(f.json.append, c, s, row, depth)
+	case convJSON, convVariant:
+		store := b.storeText
+		if f.conv == convVariant {
+			store = b.storeVariant
+		}
+		failed := store(f.json.append, c, s, row, depth)
 		if failed == ok && f.json.note && f.json.unknown(f.json.md, s) {
 			b.unknown++
 		}
@@ -95,9 +99,9 @@ func (b *Batch) value(f *field, c *column.Column, s []byte, row, depth int) fail
 
 // time decodes the messages that are a point or a span in time.
 func (b *Batch) time(f *field, c *column.Column, s []byte, row int) fail {
-	if f.conv == convTime {
+	if f.conv == convTime || f.conv == convNanos {
 		if seconds, nanos, usual := usualTime(s); usual {
-			v, failed := timestamp(seconds, nanos)
+			v, failed := timestamp(f.conv, seconds, nanos)
 			if failed == ok {
 				c.Set8(row, uint64(v))
 			}
@@ -119,8 +123,8 @@ func (b *Batch) time(f *field, c *column.Column, s []byte, row int) fail {
 	}
 	var v int64
 	switch n := &b.ints; f.conv {
-	case convTime:
-		v, failed = timestamp(int64(n[1]), int32(n[2]))
+	case convTime, convNanos:
+		v, failed = timestamp(f.conv, int64(n[1]), int32(n[2]))
 	case convDuration:
 		v, failed = duration(int64(n[1]), int32(n[2]))
 	case convDayTime:
@@ -186,11 +190,18 @@ const (
 	maxSeconds = 253402300799
 )
 
-// timestamp gives microseconds; the rest of the nanoseconds is cut towards the
+// timestamp gives nanoseconds, or microseconds: then the rest is cut towards the
 // past.
-func timestamp(seconds int64, nanos int32) (int64, fail) {
+func timestamp(c conv, seconds int64, nanos int32) (int64, fail) {
 	if seconds < minSeconds || seconds > maxSeconds || nanos < 0 || nanos > 999_999_999 {
 		return 0, failTimestamp
+	}
+	if c == convNanos {
+		v, reached := cell.Nanoseconds(seconds, nanos)
+		if !reached {
+			return 0, failNanos
+		}
+		return v, ok
 	}
 	return seconds*1_000_000 + int64(nanos)/1000, ok
 }
@@ -253,6 +264,25 @@ func (b *Batch) storeText(text func(dst, s []byte, depth int) ([]byte, fail), c 
 		return failFull
 	}
 	return ok
+}
+
+// storeVariant is storeText for JSON that becomes a variant.
+func (b *Batch) storeVariant(text func(dst, s []byte, depth int) ([]byte, fail), c *column.Column, s []byte, row, depth int) fail {
+	out, failed := text(b.scratch[:0], s, depth)
+	if failed != ok {
+		return failed
+	}
+	b.scratch = out
+	switch b.variants.Store(c, row, out) {
+	case cell.OK:
+		return ok
+	case cell.Depth:
+		return failDeepVariant
+	case cell.Full:
+		return failFull
+	default: // a number beyond doubles, which no message makes
+		return failJSON
+	}
 }
 
 // eachField calls visit for the fields of a small message; bytes is set for
