@@ -124,6 +124,10 @@ func (b *book) landed(answer []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	was := b.now
+	if h.commit == "" && was.commit != "" { // others expired every snapshot of ours: the older metadata files still tell
+		b.now.snapshot, b.now.sequence = h.snapshot, h.sequence
+		return
+	}
 	if h.commit != "" && h.commit != was.commit {
 		if b.commits[h.commit] {
 			b.w.violate("G1: commit %s landed twice", h.commit)
@@ -164,17 +168,6 @@ func headOf(metadata []byte) (head, error) {
 			break
 		}
 		s = m.SnapshotByID(*s.ParentSnapshotID)
-	}
-	if keys["icestream.commit-id"] == "" {
-		var mark struct {
-			Keys map[string]string `json:"keys"`
-		}
-		for name, v := range m.Properties() {
-			if strings.HasPrefix(name, "icestream.") && json.Unmarshal([]byte(v), &mark) == nil && mark.Keys["icestream.commit-id"] != "" {
-				keys = mark.Keys
-				break
-			}
-		}
 	}
 	return h, h.read(keys)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/pprof"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -92,6 +93,7 @@ func (w *world) settle() error {
 			return nil
 		}
 		if time.Since(began) > patience {
+			_ = pprof.Lookup("goroutine").WriteTo(w.logs, 1) // printed with the logs
 			return fmt.Errorf("G11: not everything has landed %v after the last fault: %w", patience, why)
 		}
 		time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
