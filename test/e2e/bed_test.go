@@ -165,7 +165,7 @@ func (b *bed) newSuite(t *testing.T, p plan) *suite {
 			" sasl.username: %q, sasl.password: \"${env:E2E_KAFKA_PASSWORD}\", ssl.ca.location: %q", b.secure, b.user, b.ca)
 	}
 	require.NoError(t, os.Setenv("E2E_KAFKA_PASSWORD", b.password))
-	text := fmt.Sprintf(`deployment: e2e
+	text := fmt.Sprintf(`deployment: e2e-%s
 node: { data_dir: %q }
 services: { ingest: {listen: "127.0.0.1:%d"}, buffer: {listen: "127.0.0.1:%d"}, committer: {listen: "127.0.0.1:%d"}, readstate: {listen: "127.0.0.1:%d"} }
 discovery: { type: static, ingest: %q, buffer: %q, committer: %q, readstate: %q }
@@ -182,7 +182,7 @@ defaults: { commit: { interval: %s } }
     topics: [%s]
     table: %s
 %s
-`, dir, s.ports["ingestd"], s.ports["bufferd"], s.ports["committerd"], s.ports["readstated"],
+`, p.name, dir, s.ports["ingestd"], s.ports["bufferd"], s.ports["committerd"], s.ports["readstated"],
 		at["ingestd"], at["bufferd"], at["committerd"], at["readstated"],
 		p.name, kafka, b.registry, or(p.catalog, b.catalog), b.warehouse, or(p.s3, b.s3["S3_ENDPOINT"]), b.s3["S3_REGION"], b.s3["S3_ACCESS_KEY"], b.s3["S3_SECRET_KEY"],
 		or(p.interval, "5s"), p.settings, p.topic, p.table(), or(p.format, "    message: "+p.message))

@@ -159,13 +159,11 @@ func (m *mayhem) strike() (at moment, what string, alone bool) {
 		m.kill(svc)
 		return at, "kill -9 " + svc, true
 	case n < 14:
-		other := services[m.rng.IntN(len(services))]
+		other := services[(index(svc)+1+m.rng.IntN(3))%len(services)]
 		m.done++
 		require.NoError(m.t, m.procs[svc].Process.Kill())
-		if other != svc {
-			m.kill(other)
-			m.waitABit(time.Second)
-		}
+		m.kill(other)
+		m.waitABit(time.Second)
 		_ = m.procs[svc].Wait()
 		at = m.mark()
 		m.start(svc)
