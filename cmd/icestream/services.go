@@ -135,46 +135,6 @@ func printChecks(cmd *cobra.Command, results []boot.Check, format string) error 
 	return err
 }
 
-func auditCommand() *cobra.Command {
-	var t target
-	var format string
-	var deep bool
-	cmd := &cobra.Command{
-		Use:   "audit TABLE",
-		Short: "Prove from the table alone that every offset landed exactly once",
-		Long: `Prove from the table alone that every offset landed exactly once: the ranges of all our snapshots tile each
-partition, running totals and file statistics agree, every file exists and none is added twice, and the
-quarantine table holds what was quarantined. Needs no running service. Exit code 0 proven, 1 violated, 2 cannot tell.`,
-		Example: `  icestream audit -c icestream.yaml shop.orders
-  icestream audit --dir ./icestream-dev shop.orders --deep -o json`,
-		Args: oneArgument,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, closePeers, err := t.lake(cmd)
-			if err != nil {
-				return err
-			}
-			defer closePeers()
-			report, err := committer.Audit(cmd.Context(), c, args[0], committer.AuditOptions{Deep: deep})
-			if err != nil {
-				return err
-			}
-			if format == "json" {
-				err = printJSON(cmd.OutOrStdout(), report)
-			} else {
-				cmd.Print(report.String())
-			}
-			if err == nil && report.Verdict.Code() != run.OK {
-				err = run.WithCode(report.Verdict.Code(), errSilent)
-			}
-			return err
-		},
-	}
-	t.flags(cmd)
-	outputFlag(cmd, &format, "table", "json")
-	cmd.Flags().BoolVar(&deep, "deep", false, "also read the offsets of every row")
-	return cmd
-}
-
 func journalCommand() *cobra.Command {
 	dump := &cobra.Command{
 		Use:     "dump FOLDER",

@@ -14,9 +14,25 @@ import (
 type AuditOptions struct {
 	// Deep reads the _kafka columns of the whole table as well.
 	Deep bool
+	// Memory bounds what a deep audit remembers of offsets, in bytes; 256 MiB when
+	// zero.
+	Memory int64
+	// Kafka, when set, is the log that the table is compared with; it makes the
+	// audit deep.
+	Kafka KafkaLog
+	// Progress, when set, hears how far the reading is.
+	Progress func(AuditProgress)
 	// Log may be nil.
 	Log *slog.Logger
 }
+
+// What an audit against Kafka needs, and how far a deep one is.
+type (
+	KafkaLog      = lake.KafkaLog
+	LogTopic      = lake.LogTopic
+	LogRecord     = lake.LogRecord
+	AuditProgress = lake.Progress
+)
 
 // Report is the result of an audit: numbers per partition and what was found. Its
 // JSON form is for programs.
@@ -56,8 +72,8 @@ func (v Verdict) Code() run.Code {
 	}
 }
 
-// Audit proves G1 from the table alone, with the catalog section of the
-// settings. It only reads, and needs no running service. An error means that it
+// Audit proves G1 from the table alone, or against the log, with the catalog
+// section of the settings. It only reads, and needs no running service. An error means that it
 // could not be carried out at all.
 func Audit(ctx context.Context, settings *config.Config, table string, o AuditOptions) (Report, error) {
 	log := o.Log
@@ -68,6 +84,6 @@ func Audit(ctx context.Context, settings *config.Config, table string, o AuditOp
 	if err != nil {
 		return Report{}, err
 	}
-	report, err := lake.Audit(ctx, l, table, lake.AuditOptions{Deep: o.Deep})
+	report, err := lake.Audit(ctx, l, table, lake.AuditOptions{Deep: o.Deep, Memory: o.Memory, Log: o.Kafka, Progress: o.Progress})
 	return Report{Report: report, Verdict: Verdict(report.Verdict)}, errors.Join(err, l.Close())
 }

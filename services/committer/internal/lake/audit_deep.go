@@ -3,15 +3,18 @@ package lake
 import (
 	"context"
 	"errors"
-	"fmt"
+	"hash/maphash"
 	"io/fs"
-	"math/bits"
+	"math"
+	"slices"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/schema"
 )
 
@@ -19,124 +22,150 @@ func isNotExist(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || fault.ReasonOf(err) == fault.NotFound
 }
 
-// place is what a row says about where it came from.
-type place struct {
-	topic     string
-	partition int32
-}
-
-// deep reads where every row came from.
-func (a *auditor) deep(ctx context.Context, q *Table) error {
-	if a.head.Schema.Column(schema.KafkaColumn) == nil {
-		a.r.find(Unknown, "deep scan", "the table has no column %s: offsets cannot be told", schema.KafkaColumn)
-		return nil
-	}
-	rows := scan{doubled: map[place][]int64{}, sets: map[place]*offsetSet{}}
-	if err := rows.read(ctx, a.t, schema.KafkaColumn, kafkaPlaces); err != nil {
-		return err
-	}
-	poison := scan{doubled: map[place][]int64{}, sets: map[place]*offsetSet{}}
-	if q != nil {
-		if err := poison.read(ctx, q, "", a.quarantinePlaces); err != nil {
-			return err
-		}
-	}
-	if rows.strangers > 0 {
-		a.r.note("%d rows name no Kafka record: others wrote them", rows.strangers)
-	}
-	known := map[place]int{}
-	for _, p := range a.r.Partitions {
-		known[place{p.Topic, p.Partition}]++
-	}
-	for i := range a.r.Partitions {
-		p := &a.r.Partitions[i]
-		at := place{p.Topic, p.Partition}
-		if known[at] > 1 {
-			a.r.find(Unknown, at.String(), "several pipelines or lives of the topic feed it: a row does not say which one it is of")
-			continue
-		}
-		a.comparePartition(p, rows.sets[at], poison.sets[at], a.r.Pending == 0)
-		if d := rows.doubled[at]; len(d) > 0 {
-			a.r.find(Violated, at.String(), "offsets that are more than one row: %v", d)
-		}
-		if d := poison.doubled[at]; len(d) > 0 {
-			a.r.find(Violated, at.String(), "offsets that are quarantined more than once: %v", d)
-		}
-	}
-	for at, set := range rows.sets {
-		if known[at] == 0 {
-			a.r.find(Unknown, at.String(), "%d rows of a partition that the state does not know", set.count)
-		}
-	}
-	return nil
-}
-
-func (p place) String() string { return fmt.Sprintf("%s[%d]", p.topic, p.partition) }
-
-func (a *auditor) comparePartition(p *PartitionReport, rows, poison *offsetSet, allApplied bool) {
-	if rows == nil {
-		rows = &offsetSet{}
-	}
-	if poison == nil {
-		poison = &offsetSet{}
-	}
-	where := place{p.Topic, p.Partition}.String()
-	p.Scanned = &rows.count
-	if rows.count > 0 && (rows.low < p.Start || rows.high >= p.Next) {
-		a.r.find(Violated, where, "rows of offsets %d to %d, but only [%d,%d) is committed", rows.low, rows.high, p.Start, p.Next)
-	}
-	if both := rows.both(poison); len(both) > 0 {
-		a.r.find(Violated, where, "offsets that are a row and quarantined: %v", both)
-	}
-	switch {
-	case rows.count > p.Rows:
-		a.r.find(Violated, where, "%d offsets are rows, %d were counted", rows.count, p.Rows)
-	case rows.count < p.Rows && a.lost:
-		a.r.find(Unknown, where, "%d offsets are rows, %d were counted: others removed rows", rows.count, p.Rows)
-	case rows.count < p.Rows:
-		a.r.find(Violated, where, "%d offsets are rows, %d were counted; offsets without a row begin with %v", rows.count, p.Rows, rows.holes(poison, p.Start, p.Next))
-	}
-	if allApplied && poison.count != p.Quarantined {
-		a.r.find(Violated, where, "%d offsets are in the quarantine table, %d were counted", poison.count, p.Quarantined)
-	}
-}
-
-// scan collects the offsets of a table.
-type scan struct {
-	sets      map[place]*offsetSet
-	doubled   map[place][]int64 // first examples
-	strangers int64             // rows that name no record
-}
+// auditMemory is the default of AuditOptions.Memory.
+const auditMemory = 256 << 20
 
 // examples is how many offsets a finding shows.
 const examples = 5
 
-func (s *scan) read(ctx context.Context, t *Table, column string, places func(arrow.RecordBatch, func(place, int64), func()) error) error {
-	tbl := t.rehandle(t.handle().Metadata())
-	options := []table.ScanOption{}
-	if column != "" {
-		options = append(options, table.WithSelectedFields(append(older(t.Head().Schema, column), column+".topic", column+".partition", column+".offset")...))
-	} else {
-		options = append(options, table.WithSelectedFields("topic", "partition", "offset", replayedColumn))
+// deep reads where every row came from, in as many passes as the memory needs,
+// and compares it with the state and, where it was asked to, with the log. It
+// reports whether the rows told everything.
+func (a *auditor) deep(ctx context.Context, o AuditOptions) (bool, error) {
+	if a.head.Schema.Column(schema.KafkaColumn) == nil {
+		a.r.find(Unknown, "deep scan", "the table has no column %s: offsets cannot be told", schema.KafkaColumn)
+		return false, nil
 	}
+	d := newDeepScan(a, o)
+	for more := true; more; {
+		d.passes++
+		if err := d.pass(ctx, a.q); err != nil {
+			return false, err
+		}
+		if err := d.collect(ctx); err != nil {
+			return false, err
+		}
+		d.from, more = d.until, d.until != nil
+	}
+	return d.judge(), nil
+}
+
+// deepScan is a deep audit under way.
+type deepScan struct {
+	a        *auditor
+	log      *logAudit // nil: not compared
+	progress func(Progress)
+	limit    int // chunks that hold memory
+	passes   int
+
+	// One pass takes the cells of [from, until); nil is no bound. until comes down
+	// when the memory is full.
+	from, until  *cell
+	held         int
+	rows, poison passOffsets
+	found        map[place]*foundAt
+	known        map[place][]*PartitionReport
+	strangers    int64 // rows that name no record
+	said         time.Time
+}
+
+// passOffsets are those of one pass.
+type passOffsets struct {
+	sets    map[place]*offsetSet
+	doubled map[place][]int64 // first examples
+}
+
+// foundAt is what the passes found out about a place.
+type foundAt struct {
+	rows, poison         int64 // distinct offsets
+	total                int64 // rows
+	low, high            int64
+	doubled, twice, both []int64 // examples
+	holes                []int64
+}
+
+func newDeepScan(a *auditor, o AuditOptions) *deepScan {
+	memory := o.Memory
+	if memory <= 0 {
+		memory = auditMemory
+	}
+	d := &deepScan{
+		a: a, progress: o.Progress, limit: int(max(2, memory/chunkBytes)),
+		found: map[place]*foundAt{}, known: map[place][]*PartitionReport{},
+	}
+	for i := range a.r.Partitions {
+		p := &a.r.Partitions[i]
+		at := place{p.Topic, p.Partition}
+		d.known[at] = append(d.known[at], p)
+		d.at(at)
+	}
+	if o.Log != nil {
+		d.log = newLogAudit(a, o.Log)
+	}
+	return d
+}
+
+func (d *deepScan) at(at place) *foundAt {
+	f := d.found[at]
+	if f == nil {
+		f = &foundAt{low: math.MaxInt64, high: -1}
+		d.found[at] = f
+	}
+	return f
+}
+
+// pass reads both tables once.
+func (d *deepScan) pass(ctx context.Context, q *Table) error {
+	d.until, d.held, d.strangers = nil, 0, 0
+	for _, o := range []*passOffsets{&d.rows, &d.poison} {
+		*o = passOffsets{sets: map[place]*offsetSet{}, doubled: map[place][]int64{}}
+	}
+	columns := []string{"topic", "partition", "offset"}
+	if d.log != nil {
+		columns = append(columns, "timestamp")
+	}
+	nested := make([]string, len(columns))
+	for i, c := range columns {
+		nested[i] = schema.KafkaColumn + "." + c
+	}
+	err := d.read(ctx, d.a.t, append(older(d.a.head.Schema, schema.KafkaColumn), nested...), d.a.r.Live, d.takeRows)
+	if err != nil || q == nil {
+		return err
+	}
+	return d.read(ctx, q, append(columns, replayedColumn), d.a.r.Quarantine, d.takePoison)
+}
+
+func (d *deepScan) read(ctx context.Context, t *Table, columns []string, total int64, take func(arrow.RecordBatch) error) error {
+	tbl := t.rehandle(t.handle().Metadata())
 	if tbl.CurrentSnapshot() == nil {
 		return nil
 	}
-	_, recs, err := tbl.Scan(options...).ToArrowRecords(ctx)
+	_, recs, err := tbl.Scan(table.WithSelectedFields(columns...)).ToArrowRecords(ctx)
 	if err != nil {
 		return classify(err, "scanning table %s", t.name)
 	}
+	var done int64
 	for rec, err := range recs {
 		if err != nil {
 			return classify(err, "scanning table %s", t.name)
 		}
-		err = places(rec, s.add, func() { s.strangers++ })
+		err = take(rec)
+		done += rec.NumRows()
 		rec.Release()
 		if err != nil {
 			return err
 		}
+		d.say(Progress{What: "table " + t.name, Pass: d.passes, Done: done, Total: total}, done >= total)
 	}
 	return nil
+}
+
+// say tells the progress, a few times a second and at the end.
+func (d *deepScan) say(p Progress, last bool) {
+	if now := time.Now(); d.progress != nil && (last || now.Sub(d.said) >= 200*time.Millisecond) {
+		d.said = now
+		d.progress(p)
+	}
 }
 
 // older names a column that is older than the one given, if there is any: files
@@ -155,18 +184,204 @@ func older(s *schema.Schema, column string) []string {
 	return []string{oldest.Name}
 }
 
-func (s *scan) add(at place, offset int64) {
-	set := s.sets[at]
+// add takes an offset in, if its cell belongs to this pass and fits.
+func (d *deepScan) add(o *passOffsets, at place, offset int64, sum uint64) {
+	c := cellOf(at, offset)
+	if d.from != nil && c.compare(*d.from) < 0 || d.until != nil && c.compare(*d.until) >= 0 {
+		return
+	}
+	set := o.sets[at]
 	if set == nil {
 		set = &offsetSet{}
-		s.sets[at] = set
+		o.sets[at] = set
 	}
-	if !set.add(offset) && len(s.doubled[at]) < examples {
-		s.doubled[at] = append(s.doubled[at], offset)
+	fresh, grown := set.add(offset, sum)
+	if !fresh && len(o.doubled[at]) < examples {
+		o.doubled[at] = append(o.doubled[at], offset)
+	}
+	if d.held += grown; d.held > d.limit {
+		d.cut()
 	}
 }
 
-func kafkaPlaces(rec arrow.RecordBatch, add func(place, int64), stranger func()) error {
+// cut ends the pass at the median of the cells that hold memory, and forgets what
+// is behind it.
+func (d *deepScan) cut() {
+	var cells []cell
+	for _, o := range []*passOffsets{&d.rows, &d.poison} {
+		for at, set := range o.sets {
+			for key, c := range set.chunks {
+				if c.bits != nil {
+					cells = append(cells, cell{at, key})
+				}
+			}
+		}
+	}
+	slices.SortFunc(cells, cell.compare)
+	cells = slices.Compact(cells)
+	if len(cells) < 2 {
+		return // rows and quarantine of one cell: no less can be read
+	}
+	until := cells[len(cells)/2]
+	d.until = &until
+	for _, o := range []*passOffsets{&d.rows, &d.poison} {
+		for at, set := range o.sets {
+			for key := range set.chunks {
+				if (cell{at, key}).compare(until) >= 0 {
+					d.held -= set.drop(key)
+				}
+			}
+			o.doubled[at] = slices.DeleteFunc(o.doubled[at], func(offset int64) bool { return cellOf(at, offset).compare(until) >= 0 })
+		}
+	}
+}
+
+// window is the part of a range of a place that belongs to this pass.
+func (d *deepScan) window(at place, r ident.Range) ident.Range {
+	if d.from != nil {
+		switch c := *d.from; {
+		case cellOf(at, 0).compare(cell{c.place, 0}) < 0:
+			return ident.Range{}
+		case at == c.place:
+			r.First = max(r.First, c.key<<cellBits)
+		}
+	}
+	if d.until != nil {
+		switch c := *d.until; {
+		case cellOf(at, 0).compare(cell{c.place, 0}) > 0:
+			return ident.Range{}
+		case at == c.place:
+			r.Next = min(r.Next, c.key<<cellBits)
+		}
+	}
+	return r
+}
+
+// collect adds what a pass found to the rest, and compares it with the log.
+func (d *deepScan) collect(ctx context.Context) error {
+	for at := range d.rows.sets {
+		d.at(at)
+	}
+	for at := range d.poison.sets {
+		d.at(at)
+	}
+	places := make([]place, 0, len(d.found))
+	for at := range d.found {
+		places = append(places, at)
+	}
+	slices.SortFunc(places, func(x, y place) int { return cell{x, 0}.compare(cell{y, 0}) })
+	for _, at := range places {
+		rows, poison := d.rows.sets[at], d.poison.sets[at]
+		if rows == nil {
+			rows = &offsetSet{}
+		}
+		if poison == nil {
+			poison = &offsetSet{}
+		}
+		f := d.found[at]
+		f.rows += rows.count
+		f.poison += poison.count
+		f.total += rows.total()
+		if low, high, ok := rows.ends(); ok {
+			f.low, f.high = min(f.low, low), max(f.high, high)
+		}
+		f.doubled = some(f.doubled, d.rows.doubled[at])
+		f.twice = some(f.twice, d.poison.doubled[at])
+		f.both = some(f.both, rows.both(poison))
+		if len(d.known[at]) != 1 {
+			continue
+		}
+		p := d.known[at][0]
+		window := d.window(at, ident.Range{First: p.Start, Next: p.Next})
+		if window.Empty() {
+			continue
+		}
+		if len(f.holes) < examples {
+			f.holes = some(f.holes, rows.holes(poison, window))
+		}
+		if d.log != nil {
+			if err := d.log.compare(ctx, d, p, window, rows, poison); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// some adds examples, up to as many as a finding shows.
+func some(have, more []int64) []int64 {
+	return append(have, more[:min(len(more), examples-len(have))]...)
+}
+
+// judge compares what was read with the state, and reports whether that told
+// everything.
+func (d *deepScan) judge() bool {
+	a, whole := d.a, true
+	if d.strangers > 0 {
+		a.r.note("%d rows name no Kafka record: others wrote them", d.strangers)
+	}
+	if d.passes > 1 {
+		a.r.note("the offsets did not fit the memory at once: the table was read %d times", d.passes)
+	}
+	for at, f := range d.found {
+		list := d.known[at]
+		switch {
+		case len(list) == 0 && f.rows+f.poison > 0:
+			a.r.find(Violated, at.String(), "%d rows and %d quarantined records name a partition that the state does not know%s", f.total, f.poison, a.suspects())
+		case len(list) == 1:
+			d.comparePartition(at, list[0], f)
+		case len(list) > 1:
+			d.compareShared(at, list, f)
+			whole = false
+		}
+	}
+	if d.log != nil {
+		d.log.finish()
+	}
+	return whole
+}
+
+// compareShared judges a place that several pipelines, or lives of a topic, feed.
+func (d *deepScan) compareShared(at place, list []*PartitionReport, f *foundAt) {
+	var counted int64
+	for _, p := range list {
+		counted += p.Rows
+	}
+	if f.total != counted {
+		d.a.r.find(Violated, at.String(), "%d rows were counted by the %d pipelines or lives of the topic that feed it, the table holds %d%s", counted, len(list), f.total, d.a.suspects())
+		return
+	}
+	d.a.r.find(Unknown, at.String(), "several pipelines or lives of the topic feed it: all %d rows are there, but a row does not say which one it is of", f.total)
+}
+
+func (d *deepScan) comparePartition(at place, p *PartitionReport, f *foundAt) {
+	r, where := d.a.r, at.String()
+	p.Scanned = &f.rows
+	if f.rows > 0 && (f.low < p.Start || f.high >= p.Next) {
+		r.find(Violated, where, "rows of offsets %d to %d, but only [%d,%d) is committed", f.low, f.high, p.Start, p.Next)
+	}
+	if len(f.both) > 0 {
+		r.find(Violated, where, "offsets that are a row and quarantined: %v", f.both)
+	}
+	switch {
+	case f.rows > p.Rows:
+		r.find(Violated, where, "%d offsets are rows, %d were counted%s", f.rows, p.Rows, d.a.suspects())
+	case f.rows < p.Rows:
+		r.find(Violated, where, "%d offsets are rows, %d were counted; offsets without a row begin with %v%s", f.rows, p.Rows, f.holes, d.a.suspects())
+	}
+	if d.a.r.Pending == 0 && f.poison != p.Quarantined {
+		r.find(Violated, where, "%d offsets are in the quarantine table, %d were counted", f.poison, p.Quarantined)
+	}
+	if len(f.doubled) > 0 {
+		r.find(Violated, where, "offsets that are more than one row: %v%s", f.doubled, d.a.suspects())
+	}
+	if len(f.twice) > 0 {
+		r.find(Violated, where, "offsets that are quarantined more than once: %v", f.twice)
+	}
+}
+
+// takeRows takes in a batch of the table.
+func (d *deepScan) takeRows(rec arrow.RecordBatch) error {
 	at := rec.Schema().FieldIndices(schema.KafkaColumn)
 	if len(at) != 1 {
 		return fault.New(fault.Internal, "scanning %s: it is not there", schema.KafkaColumn)
@@ -182,11 +397,13 @@ func kafkaPlaces(rec arrow.RecordBatch, add func(place, int64), stranger func())
 		}
 		return k.Field(i)
 	}
-	return walkPlaces(k, column("topic"), column("partition"), column("offset"), func(_ int, at place, offset int64) { add(at, offset) }, stranger)
+	return walkPlaces(k, column, func(_ int, at place, offset int64, sum uint64) { d.add(&d.rows, at, offset, sum) },
+		func() { d.strangers++ })
 }
 
-// quarantinePlaces leaves out what was replayed: those offsets are rows.
-func (a *auditor) quarantinePlaces(rec arrow.RecordBatch, add func(place, int64), stranger func()) error {
+// takePoison takes in a batch of the quarantine table. It leaves out what was
+// replayed: those offsets are rows.
+func (d *deepScan) takePoison(rec arrow.RecordBatch) error {
 	column := func(name string) arrow.Array {
 		if i := rec.Schema().FieldIndices(name); len(i) == 1 {
 			return rec.Column(i[0])
@@ -194,121 +411,41 @@ func (a *auditor) quarantinePlaces(rec arrow.RecordBatch, add func(place, int64)
 		return nil
 	}
 	replayed := column(replayedColumn)
-	return walkPlaces(nil, column("topic"), column("partition"), column("offset"), func(i int, at place, offset int64) {
-		if (replayed == nil || replayed.IsNull(i)) && !within(a.waiting[at], offset) {
-			add(at, offset)
+	return walkPlaces(nil, column, func(i int, at place, offset int64, sum uint64) {
+		if (replayed == nil || replayed.IsNull(i)) && !within(d.a.waiting[at], offset) {
+			d.add(&d.poison, at, offset, sum)
 		}
-	}, stranger)
+	}, func() { d.strangers++ })
 }
 
-func walkPlaces(parent, topic, partition, offset arrow.Array, add func(int, place, int64), stranger func()) error {
+func walkPlaces(parent arrow.Array, column func(string) arrow.Array, add func(int, place, int64, uint64), stranger func()) error {
+	topic, partition, offset := column("topic"), column("partition"), column("offset")
 	texts, okT := topic.(array.StringLike)
 	numbers, okP := partition.(*array.Int32)
 	offsets, okO := offset.(*array.Int64)
 	if !okT || !okP || !okO {
 		return fault.New(fault.Unsupported, "scanning offsets: topic, partition and offset do not have the types that Icestream gives them")
 	}
+	times, _ := column("timestamp").(*array.Timestamp)
 	for i := range offsets.Len() {
 		if (parent != nil && parent.IsNull(i)) || texts.IsNull(i) || numbers.IsNull(i) || offsets.IsNull(i) {
 			stranger()
 			continue
 		}
-		add(i, place{texts.Value(i), numbers.Value(i)}, offsets.Value(i))
+		sum := uint64(0)
+		if times != nil && !times.IsNull(i) {
+			sum = recordSum(offsets.Value(i), int64(times.Value(i))/1000)
+		}
+		add(i, place{texts.Value(i), numbers.Value(i)}, offsets.Value(i), sum)
 	}
 	return nil
 }
 
-// offsetSet is a set of offsets in chunks of 65,536. A full chunk costs nothing
-// but its mark, so the memory is that of the chunks that are not full: what is
-// sparse or still out of order.
-type offsetSet struct {
-	chunks    map[int64]*chunk
-	count     int64
-	low, high int64
-}
+// sumSeed makes the sums of one process comparable with each other.
+var sumSeed = maphash.MakeSeed()
 
-type chunk struct {
-	bits []uint64 // nil when full
-	n    int
-}
-
-const chunkBits = 16
-
-// add reports whether the offset is new.
-func (s *offsetSet) add(offset int64) bool {
-	if s.chunks == nil {
-		s.chunks, s.low, s.high = map[int64]*chunk{}, offset, offset
-	}
-	key := offset >> chunkBits
-	c := s.chunks[key]
-	if c == nil {
-		c = &chunk{bits: make([]uint64, 1<<chunkBits/64)}
-		s.chunks[key] = c
-	}
-	bit := offset & (1<<chunkBits - 1)
-	if c.bits == nil || c.bits[bit/64]&(1<<(bit%64)) != 0 {
-		return false
-	}
-	c.bits[bit/64] |= 1 << (bit % 64)
-	c.n++
-	if c.n == 1<<chunkBits {
-		c.bits = nil
-	}
-	s.count++
-	s.low, s.high = min(s.low, offset), max(s.high, offset)
-	return true
-}
-
-func (s *offsetSet) has(offset int64) bool {
-	c := s.chunks[offset>>chunkBits]
-	if c == nil {
-		return false
-	}
-	bit := offset & (1<<chunkBits - 1)
-	return c.bits == nil || c.bits[bit/64]&(1<<(bit%64)) != 0
-}
-
-// each visits the offsets of a chunk until visit says stop.
-func (s *offsetSet) each(visit func(int64) bool) {
-	for key, c := range s.chunks {
-		for word := range 1 << chunkBits / 64 {
-			w := ^uint64(0)
-			if c.bits != nil {
-				w = c.bits[word]
-			}
-			for ; w != 0; w &= w - 1 {
-				if !visit(key<<chunkBits | int64(word*64+bits.TrailingZeros64(w))) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// both lists first offsets that are in s and in o.
-func (s *offsetSet) both(o *offsetSet) []int64 {
-	var out []int64
-	o.each(func(offset int64) bool {
-		if s.has(offset) {
-			out = append(out, offset)
-		}
-		return len(out) < examples
-	})
-	return out
-}
-
-// holes lists first offsets of [start,next) that are in neither set. They may be
-// skipped ones: only the count tells.
-func (s *offsetSet) holes(o *offsetSet, start, next int64) []int64 {
-	var out []int64
-	for offset := start; offset < next && len(out) < examples; offset++ {
-		if c := s.chunks[offset>>chunkBits]; c != nil && c.bits == nil {
-			offset |= 1<<chunkBits - 1
-			continue
-		}
-		if !s.has(offset) && !o.has(offset) {
-			out = append(out, offset)
-		}
-	}
-	return out
+// recordSum stands for what a row says of its record: offset and timestamp in
+// milliseconds. It is never 0, which means that a row says nothing.
+func recordSum(offset, millis int64) uint64 {
+	return maphash.Comparable(sumSeed, [2]int64{offset, millis}) | 1
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/icestream/icestream/internal/ident"
 )
 
 // Verdict is the outcome of an audit, and the exit code of the command.
@@ -52,22 +54,44 @@ type PartitionReport struct {
 	Skipped     map[string]int64 `json:"skipped,omitempty"`
 	// Scanned is the number of distinct offsets that the deep scan found.
 	Scanned *int64 `json:"scanned,omitempty"`
+	// Log is what the Kafka log said, when the audit was against it.
+	Log *LogReport `json:"log,omitempty"`
+
+	part ident.Partition
+}
+
+// LogReport is what the log still holds of a partition, up to the committed
+// position, and what became of it.
+type LogReport struct {
+	First    int64 `json:"first"` // the comparison covers offsets [first,next)
+	Next     int64 `json:"next"`
+	Records  int64 `json:"records"`
+	Control  int64 `json:"control"`
+	Absent   int64 `json:"absent"` // no record: aborted, or compacted away
+	Rows     int64 `json:"rows"`   // records that are rows
+	Poison   int64 `json:"quarantined"`
+	Skipped  int64 `json:"skipped"`  // records that are neither
+	Vanished int64 `json:"vanished"` // rows and quarantined ones whose record a compaction removed since
 }
 
 // Report is the result of an audit.
 type Report struct {
-	Table      string            `json:"table"`
-	Verdict    Verdict           `json:"verdict"`
-	Deep       bool              `json:"deep"`
-	SnapshotID int64             `json:"snapshot"`
-	Sequence   int64             `json:"sequence"`
-	CommitID   string            `json:"commit,omitempty"`
-	Snapshots  int               `json:"snapshots"` // reachable ancestors of the head
-	Own        int               `json:"own_snapshots"`
-	Complete   bool              `json:"complete"` // the history goes back to the first snapshot
-	Files      int               `json:"files"`    // of all reachable snapshots
-	Rows       int64             `json:"rows"`     // counted by us
-	Live       int64             `json:"live_rows"`
+	Table      string  `json:"table"`
+	Verdict    Verdict `json:"verdict"`
+	Deep       bool    `json:"deep"`
+	Against    bool    `json:"against_kafka"`
+	SnapshotID int64   `json:"snapshot"`
+	Sequence   int64   `json:"sequence"`
+	CommitID   string  `json:"commit,omitempty"`
+	Snapshots  int     `json:"snapshots"` // reachable ancestors of the head
+	Own        int     `json:"own_snapshots"`
+	Complete   bool    `json:"complete"` // the history goes back to the first snapshot
+	Files      int     `json:"files"`    // of all reachable snapshots
+	Rows       int64   `json:"rows"`     // counted by us
+	Live       int64   `json:"live_rows"`
+	// Before is by how many rows the first snapshot that is left of the history was
+	// off from what had been counted up to it.
+	Before     int64             `json:"before,omitempty"`
 	Quarantine int64             `json:"quarantine_rows"`
 	Replayed   int64             `json:"replayed_rows"` // of those, rows of the main table by now
 	Pending    int64             `json:"pending_rows"`
@@ -110,6 +134,9 @@ func (r *Report) Text() string {
 	if r.Deep {
 		fmt.Fprint(&b, "; every offset was read")
 	}
+	if r.Against {
+		fmt.Fprint(&b, " and compared with the Kafka log")
+	}
 	fmt.Fprintf(&b, "\n\n%-40s %14s %14s %14s %12s %12s\n", "partition", "start", "next", "rows", "quarantined", "skipped")
 	for _, p := range r.Partitions {
 		var skipped int64
@@ -118,6 +145,12 @@ func (r *Report) Text() string {
 		}
 		fmt.Fprintf(&b, "%-40s %14d %14d %14d %12d %12d\n",
 			fmt.Sprintf("%s/%s[%d]", p.Pipeline, p.Topic, p.Partition), p.Start, p.Next, p.Rows, p.Quarantined, skipped)
+	}
+	for _, p := range r.Partitions {
+		if l := p.Log; l != nil {
+			fmt.Fprintf(&b, "log of %s[%d], offsets [%d,%d): %d records (%d rows, %d quarantined, %d skipped), %d control, %d absent\n",
+				p.Topic, p.Partition, l.First, l.Next, l.Records, l.Rows, l.Poison, l.Skipped, l.Control, l.Absent)
+		}
 	}
 	fmt.Fprintf(&b, "\nrows counted %d, in the table %d; quarantine table %d (%d replayed), pending %d\n", r.Rows, r.Live, r.Quarantine, r.Replayed, r.Pending)
 	for _, n := range r.Notes {

@@ -129,6 +129,47 @@ func (t Totals) Add(o Totals) Totals {
 	return out
 }
 
+// Sub returns t - o; neither is changed.
+func (t Totals) Sub(o Totals) Totals {
+	neg := Totals{Rows: -o.Rows, Quarantined: -o.Quarantined, Skipped: map[event.SkipReason]int64{}}
+	for r, n := range o.Skipped {
+		neg.Skipped[r] = -n
+	}
+	return t.Add(neg)
+}
+
+// same reports whether t and o count the same.
+func (t Totals) same(o Totals) bool {
+	d := t.Sub(o)
+	for _, n := range d.Skipped {
+		if n != 0 {
+			return false
+		}
+	}
+	return d.Rows == 0 && d.Quarantined == 0
+}
+
+// shrinks reports whether a count is below zero that never may be.
+func (t Totals) shrinks() bool {
+	for _, n := range t.Skipped {
+		if n < 0 {
+			return true
+		}
+	}
+	return t.Rows < 0
+}
+
+// String is the counts for people.
+func (t Totals) String() string {
+	out := fmt.Sprintf("%d rows, %d quarantined", t.Rows, t.Quarantined)
+	for _, r := range event.SkipReasons() {
+		if n := t.Skipped[r]; n != 0 {
+			out += fmt.Sprintf(", %d %s", n, r)
+		}
+	}
+	return out
+}
+
 // Clone returns an independent copy.
 func (t Totals) Clone() Totals {
 	t.Skipped = maps.Clone(t.Skipped)
