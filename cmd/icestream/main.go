@@ -100,7 +100,7 @@ func rootCommand() *cobra.Command {
 	})
 	root.AddCommand(
 		devCommand(), runCommand(), validateCommand(), checkCommand(),
-		readCommand(), tailCommand(), tablesCommand(), describeCommand(), statusCommand(), commitCommand(), renewCommand(), pipelineCommand(),
+		readCommand(), tailCommand(), tablesCommand(), describeCommand(), statusCommand(), commitCommand(), renewCommand(), offsetsCommand(), pipelineCommand(),
 		planCommand(), schemaCommand(), quarantineCommand(), policyCommand(), auditCommand(), journalCommand(), versionCommand(),
 	)
 	return root

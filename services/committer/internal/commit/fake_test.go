@@ -41,6 +41,7 @@ type fakeLake struct {
 	marked   map[ident.Partition]map[int64]ident.UUID // replayed_in of the quarantine table
 	broken   []string                                 // violations that the fake noticed
 	rolled   error
+	copied   *lake.Copy // what the property says after a roll-back
 
 	// Faults. answer says what becomes of a request; nil means that all is well.
 	answer func(kind string) mood
@@ -100,7 +101,34 @@ func (f *fakeLake) headLocked() lake.Head {
 			break
 		}
 	}
+	if h.Copy = f.copied; h.Copy != nil {
+		c := h.Copy.State
+		h.High = lake.High{WriterEpoch: c.WriterEpoch, LogEpoch: c.LogEpoch, Reserved: c.LSN.Reserved}
+	}
 	return h
+}
+
+// rollBack moves the head back by n snapshots, as another engine would.
+func (f *fakeLake) rollBack(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	chain := f.chain()
+	f.copied = &lake.Copy{State: chain[0].state.Clone(), Snapshot: chain[0].id}
+	f.head = chain[n].id
+	f.rolled = fault.New(fault.Stopped, "somebody rolled it back")
+}
+
+// VoidQuarantine forgets what commits applied that are in no history any more.
+func (c *client) VoidQuarantine(context.Context) error {
+	f := c.fakeLake
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	have := map[ident.UUID]bool{}
+	for _, s := range f.chain() {
+		have[s.state.CommitID] = true
+	}
+	maps.DeleteFunc(f.applied, func(id ident.UUID, _ int64) bool { return !have[id] })
+	return nil
 }
 
 func (f *fakeLake) view(read func()) {
@@ -137,6 +165,9 @@ func (f *fakeLake) land(st *lake.Staged, c lake.Change) bool {
 		s.files = append(s.files, file.Path)
 	}
 	f.snaps[s.id], f.head = s, s.id
+	if c.Kind == lake.KindReset {
+		f.rolled, f.copied = nil, nil
+	}
 	if c.Schema != nil {
 		f.schema, f.schemaID = c.Schema, f.schemaID+1
 	}

@@ -228,7 +228,9 @@ func (t *Table) send(ctx context.Context, kind string, staged *lake.Staged) Sent
 
 // deniable reports whether a change of that kind may be given up: somebody asked
 // for it and hears of it, and everything else of the table goes on without it.
-func deniable(kind string) bool { return kind == lake.KindSchema || kind == lake.KindReplay }
+func deniable(kind string) bool {
+	return kind == lake.KindSchema || kind == lake.KindReplay || kind == lake.KindReset
+}
 
 // look reloads the table and looks for the commit. Only an error that ends the
 // writing of the table is returned; a catalog that is away is a failed look.

@@ -59,6 +59,8 @@ type Outbox interface {
 	// ApplyQuarantine appends pending files to the quarantine table, each once
 	// however often it is called.
 	ApplyQuarantine(ctx context.Context, pending []lake.PendingQuarantine) error
+	// VoidQuarantine takes out what commits put there that somebody rolled back.
+	VoidQuarantine(ctx context.Context) error
 }
 
 // Intents are the records of attempts under way. Whoever writes the first file

@@ -157,6 +157,7 @@ type job struct {
 	do     func(context.Context) error
 	refuse func(error)
 	taken  *atomic.Bool // by the loop, which does it then, or by the caller, who has gone
+	always bool         // also while the table is stopped
 }
 
 // unbegun marks an error of work that the loop has not begun and will not begin.
@@ -245,7 +246,7 @@ func (t *Table) Run(ctx context.Context) error {
 			}
 			return err
 		}
-		if !t.stopped(ctx, err) {
+		if !t.stopped(ctx, work, err) {
 			break
 		}
 	}
@@ -298,6 +299,11 @@ func (t *Table) sleep(ctx, work context.Context, next time.Time) error {
 
 // ask hands work to the loop and waits for its answer.
 func ask[T any](ctx context.Context, t *Table, f func(context.Context) (T, error)) (T, error) {
+	return askLoop(ctx, t, false, f)
+}
+
+// askLoop is ask; with always also while the table is stopped.
+func askLoop[T any](ctx context.Context, t *Table, always bool, f func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error
@@ -311,6 +317,7 @@ func ask[T any](ctx context.Context, t *Table, f func(context.Context) (T, error
 		},
 		refuse: func(err error) { done <- answer{err: unbegun{err}} },
 		taken:  &atomic.Bool{},
+		always: always,
 	}
 	var none T
 	select {
@@ -339,7 +346,7 @@ func (t *Table) busy(ctx context.Context) error {
 // stopped waits while the table must not be written, answers what is asked with
 // the reason, and returns true when it may be taken over again, or false when ctx
 // ended. A fence by another committer heals by a restart alone.
-func (t *Table) stopped(ctx context.Context, cause error) bool {
+func (t *Table) stopped(ctx, work context.Context, cause error) bool {
 	t.log.Error("table stopped", "error", cause)
 	t.status.change(func(s *Status) { s.State, s.Reason = "stopped", cause.Error() })
 	t.epoch = 0
@@ -350,19 +357,33 @@ func (t *Table) stopped(ctx context.Context, cause error) bool {
 		case <-ctx.Done():
 			return false
 		case j := <-t.jobs:
-			j.refuse(fault.New(fault.Stopped, "table %s is stopped: %w", t.o.Name, cause))
-		case <-t.wake:
-		case <-tick.C:
-			if errors.Is(cause, errFenced) {
+			if !j.always || errors.Is(cause, errFenced) {
+				j.refuse(fault.New(fault.Stopped, "table %s is stopped: %w", t.o.Name, cause))
 				continue
 			}
-			if err := t.reload(ctx); err == nil {
-				t.log.Info("table is as it should be again: taking it over")
-				t.status.change(func(s *Status) { s.State, s.Reason = "starting", "taking the table over" })
+			if !j.taken.CompareAndSwap(false, true) || j.do(work) != nil {
+				continue
+			}
+			if t.mended(ctx) {
+				return true
+			}
+		case <-t.wake:
+		case <-tick.C:
+			if !errors.Is(cause, errFenced) && t.mended(ctx) {
 				return true
 			}
 		}
 	}
+}
+
+// mended reports whether a table that was stopped may be taken over again.
+func (t *Table) mended(ctx context.Context) bool {
+	if t.reload(ctx) != nil {
+		return false
+	}
+	t.log.Info("table is as it should be again: taking it over")
+	t.status.change(func(s *Status) { s.State, s.Reason = "starting", "taking the table over" })
+	return true
 }
 
 // took measures a step until what it returns is called.

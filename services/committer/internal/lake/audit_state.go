@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/icestream/icestream/internal/ident"
 )
@@ -25,6 +26,7 @@ func (a *auditor) checkStates() {
 		by[l.state.CommitID] = l
 		a.checkSums(l)
 		a.checkReplay(l)
+		a.noteReset(l)
 		switch {
 		case prev != nil:
 			a.checkStep(prev, l)
@@ -52,6 +54,35 @@ func (a *auditor) checkSums(l *link) {
 			a.r.find(Violated, l.name(), "pipeline %s advances by %d offsets but counts %d", name, advanced, p.Delta.Len())
 		}
 	}
+}
+
+// noteReset says what an operator decided: it is no loss that nobody knows of. The
+// ranges are proven across it, since what was given up is counted as lost.
+func (a *auditor) noteReset(l *link) {
+	v := l.prop(keyReset)
+	if v == "" {
+		return
+	}
+	r, err := decodeReset(v)
+	if err != nil {
+		a.r.find(Violated, l.name(), "the decision of an operator that it records cannot be read: %v", err)
+		return
+	}
+	var lost, again int64
+	for _, p := range r.Partitions {
+		part := ident.Partition{Pipeline: p.Pipeline, Topic: p.Topic, TopicID: p.TopicID, Number: p.Partition}
+		lost += p.Lost
+		again += max(0, p.Copy-p.Next)
+		if have := l.state.Positions()[part].Next; have != p.Next {
+			a.r.find(Violated, l.name(), "an operator set %s to %d, but the commit has it at %d", part, p.Next, have)
+		}
+	}
+	why := ""
+	if r.Reason != "" {
+		why = fmt.Sprintf(" (%s)", r.Reason)
+	}
+	a.r.note("%s: an operator reset positions at %s%s: %d offsets to be read again, %d given up and counted as lost",
+		l.name(), r.At.UTC().Format(time.RFC3339), why, again, lost)
 }
 
 // checkReplay checks that a commit which takes records out of quarantine is

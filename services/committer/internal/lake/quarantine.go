@@ -496,7 +496,7 @@ func (t *Table) describe(ctx context.Context, f QuarantineFile) (iceberg.DataFil
 		return nil, err
 	}
 	if there, err := exists(files, f.Path); err == nil && !there {
-		return nil, fault.New(fault.NotFound, "applying quarantined records: %s is gone: put it back, or accept the loss with `icestream offsets reset`", f.Path)
+		return nil, fault.New(fault.NotFound, "applying quarantined records: %s is gone: put it back; until then `icestream audit` names the records that are missing", f.Path)
 	}
 	footer, err := readFileFooter(files, f)
 	if err != nil {

@@ -94,6 +94,7 @@ func (t *Table) recover(ctx context.Context, tbl *table.Table) (Head, error) {
 		if m, marked, err = decodeMark(v); err != nil {
 			return Head{}, err
 		}
+		head.Copy = &Copy{State: marked, Snapshot: m.Snapshot, Sequence: m.Sequence}
 	}
 	newest, sequence, err := t.newestOwn(ctx, tbl, h)
 	if err != nil {
@@ -111,14 +112,34 @@ func (t *Table) recover(ctx context.Context, tbl *table.Table) (Head, error) {
 		}
 	case m.Keys != nil:
 		head.StateLost = fault.New(fault.Stopped,
-			"loading table %s: no snapshot of ours is left below snapshot %d and nothing proves that it descends from snapshot %d, whose positions the table property %s remembers: run `icestream offsets reset` to decide where to go on",
-			t.name, head.SnapshotID, m.Snapshot, propertyMark)
+			"loading table %s: no snapshot of ours is left below snapshot %d and nothing proves that it descends from snapshot %d, whose positions the table property %s remembers: `icestream offsets show %s` shows them; if the table holds what they say, run `icestream offsets reset %s --to copy`",
+			t.name, head.SnapshotID, m.Snapshot, propertyMark, t.name, t.name)
 	case h.cut != 0 && tbl.Properties()[propertyOwner] != "":
 		head.StateLost = fault.New(fault.Stopped,
-			"loading table %s: the history below snapshot %d is gone and no state of ours is left: run `icestream offsets reset` to decide where to go on", t.name, h.cut)
+			"loading table %s: the history below snapshot %d is gone and no state of ours is left, nor a copy of it: which offsets the table holds is not known any more. Put the table property %s back, or write to a new table", t.name, h.cut, propertyMark)
+	}
+	if head.RolledBack != nil || head.StateLost != nil {
+		head.High = highest(meta, head)
 	}
 	head.Ended, err = endedEpochs(h.own)
 	return head, err
+}
+
+// highest is what was given by snapshots of ours, those that were rolled back
+// included.
+func highest(meta table.Metadata, head Head) High {
+	var out High
+	out.raise(head.State)
+	if head.Copy != nil {
+		out.raise(head.Copy.State)
+	}
+	for _, s := range meta.Snapshots() {
+		var state State
+		if isOwn(&s) && decodeNumbers(&state, s.Summary.Properties) == nil {
+			out.raise(state)
+		}
+	}
+	return out
 }
 
 func (t *Table) rolledBack(head Head, have, marked State, m mark) error {
@@ -127,8 +148,8 @@ func (t *Table) rolledBack(head Head, have, marked State, m mark) error {
 		where = fmt.Sprintf("no partition stands lower, but commit %s is gone", marked.CommitID)
 	}
 	return fault.New(fault.Stopped,
-		"loading table %s: somebody rolled it back: it had committed snapshot %d (sequence number %d), its history now ends at snapshot %d of ours below head %d (%s; now, then): run `icestream offsets reset` to read the lost rows again, or roll the table forward",
-		t.name, m.Snapshot, m.Sequence, head.StateSnapshot, head.SnapshotID, where)
+		"loading table %s: somebody rolled it back: it had committed snapshot %d (sequence number %d), its history now ends at snapshot %d of ours below head %d (%s; now, then): run `icestream offsets reset %s --to table` to read the lost rows again, or roll the table forward",
+		t.name, m.Snapshot, m.Sequence, head.StateSnapshot, head.SnapshotID, where, t.name)
 }
 
 // newestOwn is the newest own ancestor of the head. Where an expiry has cut the

@@ -59,6 +59,8 @@ type Change struct {
 	Partition, Sort *string
 	// Expire removes own snapshots that the policy does not keep.
 	Expire *ExpirePolicy
+	// Reset is what an operator decided; of KindReset alone.
+	Reset *Reset
 }
 
 // Staged is a commit whose manifests are written and which the catalog has not
@@ -145,12 +147,12 @@ func fits(name string, head Head, state State, c Change) error {
 			c.CommitID, name, state.WriterEpoch, head.State.WriterEpoch)
 	}
 	if c.Kind == KindReset {
-		return nil
-	}
-	if head.RolledBack != nil {
+		if head.State.Format == 0 {
+			return nil // nothing is known but what the operator says
+		}
+	} else if head.RolledBack != nil {
 		return head.RolledBack
-	}
-	if head.StateLost != nil {
+	} else if head.StateLost != nil {
 		return head.StateLost
 	}
 	if state.LogEpoch < head.State.LogEpoch || state.LSN.Reserved < head.State.LSN.Reserved {
@@ -207,6 +209,11 @@ func (t *Table) stage(ctx context.Context, head Head, state State, c Change) (*S
 			rows += f.Rows
 		}
 		summary[keyReplay] = strconv.FormatInt(rows, 10)
+	}
+	if c.Reset != nil {
+		if summary[keyReset], err = encodeReset(*c.Reset); err != nil {
+			return nil, err
+		}
 	}
 	if err := addFiles(ctx, tx, tbl, c.Files, summary); err != nil {
 		return nil, err

@@ -84,8 +84,32 @@ type Head struct {
 	// State is what the chain itself says.
 	RolledBack error
 	StateLost  error
+	// Copy is the state that the table property remembers, nil when it has none.
+	Copy *Copy
+	// High is the highest of everything that any snapshot of ours which the metadata
+	// still knows, or the copy, has given: only where State is not all.
+	High High
 	// Ended are the log epochs that ended within the history that is left.
 	Ended []event.EndedEpoch
+}
+
+// Copy is the copy of a state in the table property.
+type Copy struct {
+	State    State
+	Snapshot int64
+	Sequence int64
+}
+
+// High is what must never be given again.
+type High struct {
+	WriterEpoch ident.WriterEpoch
+	LogEpoch    ident.LogEpoch
+	Reserved    ident.LSN
+}
+
+func (h *High) raise(s State) {
+	h.WriterEpoch, h.LogEpoch = max(h.WriterEpoch, s.WriterEpoch), max(h.LogEpoch, s.LogEpoch)
+	h.Reserved = max(h.Reserved, s.LSN.Reserved)
 }
 
 // Foreign reports whether the newest snapshot is not ours: soon after, an empty

@@ -24,6 +24,60 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ResetBase says which positions hold.
+type ResetBase int32
+
+const (
+	// Those of the table, which must need no decision.
+	ResetBase_RESET_BASE_UNSPECIFIED ResetBase = 0
+	// What the history of the table says: rows that a roll-back took are read again.
+	ResetBase_RESET_BASE_TABLE ResetBase = 1
+	// What the copy in the table property says: rows that a roll-back took are given
+	// up and counted as lost.
+	ResetBase_RESET_BASE_COPY ResetBase = 2
+)
+
+// Enum value maps for ResetBase.
+var (
+	ResetBase_name = map[int32]string{
+		0: "RESET_BASE_UNSPECIFIED",
+		1: "RESET_BASE_TABLE",
+		2: "RESET_BASE_COPY",
+	}
+	ResetBase_value = map[string]int32{
+		"RESET_BASE_UNSPECIFIED": 0,
+		"RESET_BASE_TABLE":       1,
+		"RESET_BASE_COPY":        2,
+	}
+)
+
+func (x ResetBase) Enum() *ResetBase {
+	p := new(ResetBase)
+	*p = x
+	return p
+}
+
+func (x ResetBase) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ResetBase) Descriptor() protoreflect.EnumDescriptor {
+	return file_icestream_committer_v1_committer_proto_enumTypes[0].Descriptor()
+}
+
+func (ResetBase) Type() protoreflect.EnumType {
+	return &file_icestream_committer_v1_committer_proto_enumTypes[0]
+}
+
+func (x ResetBase) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ResetBase.Descriptor instead.
+func (ResetBase) EnumDescriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{0}
+}
+
 // SchemaAction is an answer to refusals.
 type SchemaAction int32
 
@@ -65,11 +119,11 @@ func (x SchemaAction) String() string {
 }
 
 func (SchemaAction) Descriptor() protoreflect.EnumDescriptor {
-	return file_icestream_committer_v1_committer_proto_enumTypes[0].Descriptor()
+	return file_icestream_committer_v1_committer_proto_enumTypes[1].Descriptor()
 }
 
 func (SchemaAction) Type() protoreflect.EnumType {
-	return &file_icestream_committer_v1_committer_proto_enumTypes[0]
+	return &file_icestream_committer_v1_committer_proto_enumTypes[1]
 }
 
 func (x SchemaAction) Number() protoreflect.EnumNumber {
@@ -78,7 +132,308 @@ func (x SchemaAction) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SchemaAction.Descriptor instead.
 func (SchemaAction) EnumDescriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{1}
+}
+
+// ResetOffsetsRequest is the decision of an operator.
+type ResetOffsetsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Table identifier.
+	Table string `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	// Where to go on.
+	Base ResetBase `protobuf:"varint,2,opt,name=base,proto3,enum=icestream.committer.v1.ResetBase" json:"base,omitempty"`
+	// Partitions to move forward; what lies between is counted as lost.
+	Forward []*ResetForward `protobuf:"bytes,3,rep,name=forward,proto3" json:"forward,omitempty"`
+	// Why, for whoever audits the table later.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Say what would be done.
+	DryRun        bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetOffsetsRequest) Reset() {
+	*x = ResetOffsetsRequest{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetOffsetsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetOffsetsRequest) ProtoMessage() {}
+
+func (x *ResetOffsetsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetOffsetsRequest.ProtoReflect.Descriptor instead.
+func (*ResetOffsetsRequest) Descriptor() ([]byte, []int) {
 	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ResetOffsetsRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *ResetOffsetsRequest) GetBase() ResetBase {
+	if x != nil {
+		return x.Base
+	}
+	return ResetBase_RESET_BASE_UNSPECIFIED
+}
+
+func (x *ResetOffsetsRequest) GetForward() []*ResetForward {
+	if x != nil {
+		return x.Forward
+	}
+	return nil
+}
+
+func (x *ResetOffsetsRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ResetOffsetsRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// ResetForward moves partitions forward.
+type ResetForward struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Pipeline; may be empty where the table has one.
+	Pipeline string `protobuf:"bytes,1,opt,name=pipeline,proto3" json:"pipeline,omitempty"`
+	// Topic; may be empty where the pipeline has one.
+	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition.
+	Partition int32 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Offset to go on at.
+	Offset        int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetForward) Reset() {
+	*x = ResetForward{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetForward) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetForward) ProtoMessage() {}
+
+func (x *ResetForward) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetForward.ProtoReflect.Descriptor instead.
+func (*ResetForward) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ResetForward) GetPipeline() string {
+	if x != nil {
+		return x.Pipeline
+	}
+	return ""
+}
+
+func (x *ResetForward) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *ResetForward) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ResetForward) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+// ResetOffsetsResponse says what was done, or would be.
+type ResetOffsetsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All partitions of the table.
+	Partitions []*ResetPartition `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	// Snapshot that records it; 0 in a dry run.
+	SnapshotId int64 `protobuf:"varint,2,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
+	// Log epoch that it starts.
+	LogEpoch      int64 `protobuf:"varint,3,opt,name=log_epoch,json=logEpoch,proto3" json:"log_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetOffsetsResponse) Reset() {
+	*x = ResetOffsetsResponse{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetOffsetsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetOffsetsResponse) ProtoMessage() {}
+
+func (x *ResetOffsetsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetOffsetsResponse.ProtoReflect.Descriptor instead.
+func (*ResetOffsetsResponse) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ResetOffsetsResponse) GetPartitions() []*ResetPartition {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *ResetOffsetsResponse) GetSnapshotId() int64 {
+	if x != nil {
+		return x.SnapshotId
+	}
+	return 0
+}
+
+func (x *ResetOffsetsResponse) GetLogEpoch() int64 {
+	if x != nil {
+		return x.LogEpoch
+	}
+	return 0
+}
+
+// ResetPartition is a partition before and after.
+type ResetPartition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which.
+	Partition *v1.Partition `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Position by the history of the table, -1 where it knows none.
+	Table int64 `protobuf:"varint,2,opt,name=table,proto3" json:"table,omitempty"`
+	// Position by the copy in the table property, -1 where it knows none.
+	Copy int64 `protobuf:"varint,3,opt,name=copy,proto3" json:"copy,omitempty"`
+	// Position afterwards.
+	Next int64 `protobuf:"varint,4,opt,name=next,proto3" json:"next,omitempty"`
+	// Offsets that are counted as lost.
+	Lost          int64 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetPartition) Reset() {
+	*x = ResetPartition{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetPartition) ProtoMessage() {}
+
+func (x *ResetPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetPartition.ProtoReflect.Descriptor instead.
+func (*ResetPartition) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ResetPartition) GetPartition() *v1.Partition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *ResetPartition) GetTable() int64 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *ResetPartition) GetCopy() int64 {
+	if x != nil {
+		return x.Copy
+	}
+	return 0
+}
+
+func (x *ResetPartition) GetNext() int64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *ResetPartition) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
 }
 
 // OpenTableRequest names a table and the partitions that feed it.
@@ -102,7 +457,7 @@ type OpenTableRequest struct {
 
 func (x *OpenTableRequest) Reset() {
 	*x = OpenTableRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[0]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -114,7 +469,7 @@ func (x *OpenTableRequest) String() string {
 func (*OpenTableRequest) ProtoMessage() {}
 
 func (x *OpenTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[0]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -127,7 +482,7 @@ func (x *OpenTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenTableRequest.ProtoReflect.Descriptor instead.
 func (*OpenTableRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{0}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *OpenTableRequest) GetPipeline() string {
@@ -185,7 +540,7 @@ type PartitionStart struct {
 
 func (x *PartitionStart) Reset() {
 	*x = PartitionStart{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[1]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -197,7 +552,7 @@ func (x *PartitionStart) String() string {
 func (*PartitionStart) ProtoMessage() {}
 
 func (x *PartitionStart) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[1]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -210,7 +565,7 @@ func (x *PartitionStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionStart.ProtoReflect.Descriptor instead.
 func (*PartitionStart) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{1}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PartitionStart) GetPartition() *v1.Partition {
@@ -246,7 +601,7 @@ type TableSettings struct {
 
 func (x *TableSettings) Reset() {
 	*x = TableSettings{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[2]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -258,7 +613,7 @@ func (x *TableSettings) String() string {
 func (*TableSettings) ProtoMessage() {}
 
 func (x *TableSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[2]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -271,7 +626,7 @@ func (x *TableSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableSettings.ProtoReflect.Descriptor instead.
 func (*TableSettings) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{2}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TableSettings) GetPartition() string {
@@ -326,7 +681,7 @@ type OpenTableResponse struct {
 
 func (x *OpenTableResponse) Reset() {
 	*x = OpenTableResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[3]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -338,7 +693,7 @@ func (x *OpenTableResponse) String() string {
 func (*OpenTableResponse) ProtoMessage() {}
 
 func (x *OpenTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[3]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -351,7 +706,7 @@ func (x *OpenTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenTableResponse.ProtoReflect.Descriptor instead.
 func (*OpenTableResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{3}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *OpenTableResponse) GetTableUuid() []byte {
@@ -406,7 +761,7 @@ type ProposeSchemaRequest struct {
 
 func (x *ProposeSchemaRequest) Reset() {
 	*x = ProposeSchemaRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[4]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -418,7 +773,7 @@ func (x *ProposeSchemaRequest) String() string {
 func (*ProposeSchemaRequest) ProtoMessage() {}
 
 func (x *ProposeSchemaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[4]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -431,7 +786,7 @@ func (x *ProposeSchemaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeSchemaRequest.ProtoReflect.Descriptor instead.
 func (*ProposeSchemaRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{4}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ProposeSchemaRequest) GetPipeline() string {
@@ -501,7 +856,7 @@ type ProposeSchemaResponse struct {
 
 func (x *ProposeSchemaResponse) Reset() {
 	*x = ProposeSchemaResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[5]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -513,7 +868,7 @@ func (x *ProposeSchemaResponse) String() string {
 func (*ProposeSchemaResponse) ProtoMessage() {}
 
 func (x *ProposeSchemaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[5]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -526,7 +881,7 @@ func (x *ProposeSchemaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeSchemaResponse.ProtoReflect.Descriptor instead.
 func (*ProposeSchemaResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{5}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ProposeSchemaResponse) GetSchema() *v1.TableSchema {
@@ -576,7 +931,7 @@ type SchemaRefusal struct {
 
 func (x *SchemaRefusal) Reset() {
 	*x = SchemaRefusal{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[6]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +943,7 @@ func (x *SchemaRefusal) String() string {
 func (*SchemaRefusal) ProtoMessage() {}
 
 func (x *SchemaRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[6]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +956,7 @@ func (x *SchemaRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchemaRefusal.ProtoReflect.Descriptor instead.
 func (*SchemaRefusal) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{6}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SchemaRefusal) GetPath() string {
@@ -650,7 +1005,7 @@ type CommitNowRequest struct {
 
 func (x *CommitNowRequest) Reset() {
 	*x = CommitNowRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[7]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +1017,7 @@ func (x *CommitNowRequest) String() string {
 func (*CommitNowRequest) ProtoMessage() {}
 
 func (x *CommitNowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[7]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +1030,7 @@ func (x *CommitNowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitNowRequest.ProtoReflect.Descriptor instead.
 func (*CommitNowRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{7}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CommitNowRequest) GetTable() string {
@@ -696,7 +1051,7 @@ type RenewTableRequest struct {
 
 func (x *RenewTableRequest) Reset() {
 	*x = RenewTableRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[8]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +1063,7 @@ func (x *RenewTableRequest) String() string {
 func (*RenewTableRequest) ProtoMessage() {}
 
 func (x *RenewTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[8]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +1076,7 @@ func (x *RenewTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewTableRequest.ProtoReflect.Descriptor instead.
 func (*RenewTableRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{8}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RenewTableRequest) GetTable() string {
@@ -740,7 +1095,7 @@ type RenewTableResponse struct {
 
 func (x *RenewTableResponse) Reset() {
 	*x = RenewTableResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +1107,7 @@ func (x *RenewTableResponse) String() string {
 func (*RenewTableResponse) ProtoMessage() {}
 
 func (x *RenewTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +1120,7 @@ func (x *RenewTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewTableResponse.ProtoReflect.Descriptor instead.
 func (*RenewTableResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{9}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{13}
 }
 
 // CommitNowResponse is the state after the commit.
@@ -781,7 +1136,7 @@ type CommitNowResponse struct {
 
 func (x *CommitNowResponse) Reset() {
 	*x = CommitNowResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +1148,7 @@ func (x *CommitNowResponse) String() string {
 func (*CommitNowResponse) ProtoMessage() {}
 
 func (x *CommitNowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +1161,7 @@ func (x *CommitNowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitNowResponse.ProtoReflect.Descriptor instead.
 func (*CommitNowResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{10}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CommitNowResponse) GetCommit() *v1.Commit {
@@ -839,7 +1194,7 @@ type ReplayQuarantineRequest struct {
 
 func (x *ReplayQuarantineRequest) Reset() {
 	*x = ReplayQuarantineRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +1206,7 @@ func (x *ReplayQuarantineRequest) String() string {
 func (*ReplayQuarantineRequest) ProtoMessage() {}
 
 func (x *ReplayQuarantineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +1219,7 @@ func (x *ReplayQuarantineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayQuarantineRequest.ProtoReflect.Descriptor instead.
 func (*ReplayQuarantineRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{11}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReplayQuarantineRequest) GetTable() string {
@@ -911,7 +1266,7 @@ type QuarantineFilter struct {
 
 func (x *QuarantineFilter) Reset() {
 	*x = QuarantineFilter{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -923,7 +1278,7 @@ func (x *QuarantineFilter) String() string {
 func (*QuarantineFilter) ProtoMessage() {}
 
 func (x *QuarantineFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -936,7 +1291,7 @@ func (x *QuarantineFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineFilter.ProtoReflect.Descriptor instead.
 func (*QuarantineFilter) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{12}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *QuarantineFilter) GetPipeline() string {
@@ -1008,7 +1363,7 @@ type ReplayQuarantineResponse struct {
 
 func (x *ReplayQuarantineResponse) Reset() {
 	*x = ReplayQuarantineResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1375,7 @@ func (x *ReplayQuarantineResponse) String() string {
 func (*ReplayQuarantineResponse) ProtoMessage() {}
 
 func (x *ReplayQuarantineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1388,7 @@ func (x *ReplayQuarantineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayQuarantineResponse.ProtoReflect.Descriptor instead.
 func (*ReplayQuarantineResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{13}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReplayQuarantineResponse) GetSelected() int64 {
@@ -1086,7 +1441,7 @@ type ReplaySnapshot struct {
 
 func (x *ReplaySnapshot) Reset() {
 	*x = ReplaySnapshot{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1453,7 @@ func (x *ReplaySnapshot) String() string {
 func (*ReplaySnapshot) ProtoMessage() {}
 
 func (x *ReplaySnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1466,7 @@ func (x *ReplaySnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaySnapshot.ProtoReflect.Descriptor instead.
 func (*ReplaySnapshot) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{14}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReplaySnapshot) GetSnapshotId() int64 {
@@ -1152,7 +1507,7 @@ type ReplayRefusal struct {
 
 func (x *ReplayRefusal) Reset() {
 	*x = ReplayRefusal{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1519,7 @@ func (x *ReplayRefusal) String() string {
 func (*ReplayRefusal) ProtoMessage() {}
 
 func (x *ReplayRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1532,7 @@ func (x *ReplayRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayRefusal.ProtoReflect.Descriptor instead.
 func (*ReplayRefusal) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{15}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReplayRefusal) GetReason() string {
@@ -1219,7 +1574,7 @@ type ListSchemaRefusalsRequest struct {
 
 func (x *ListSchemaRefusalsRequest) Reset() {
 	*x = ListSchemaRefusalsRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1231,7 +1586,7 @@ func (x *ListSchemaRefusalsRequest) String() string {
 func (*ListSchemaRefusalsRequest) ProtoMessage() {}
 
 func (x *ListSchemaRefusalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1244,7 +1599,7 @@ func (x *ListSchemaRefusalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchemaRefusalsRequest.ProtoReflect.Descriptor instead.
 func (*ListSchemaRefusalsRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{16}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListSchemaRefusalsRequest) GetTable() string {
@@ -1265,7 +1620,7 @@ type ListSchemaRefusalsResponse struct {
 
 func (x *ListSchemaRefusalsResponse) Reset() {
 	*x = ListSchemaRefusalsResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1632,7 @@ func (x *ListSchemaRefusalsResponse) String() string {
 func (*ListSchemaRefusalsResponse) ProtoMessage() {}
 
 func (x *ListSchemaRefusalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1645,7 @@ func (x *ListSchemaRefusalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchemaRefusalsResponse.ProtoReflect.Descriptor instead.
 func (*ListSchemaRefusalsResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{17}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListSchemaRefusalsResponse) GetRefused() []*RefusedSchema {
@@ -1319,7 +1674,7 @@ type RefusedSchema struct {
 
 func (x *RefusedSchema) Reset() {
 	*x = RefusedSchema{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1686,7 @@ func (x *RefusedSchema) String() string {
 func (*RefusedSchema) ProtoMessage() {}
 
 func (x *RefusedSchema) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1699,7 @@ func (x *RefusedSchema) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefusedSchema.ProtoReflect.Descriptor instead.
 func (*RefusedSchema) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{18}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RefusedSchema) GetTable() string {
@@ -1402,7 +1757,7 @@ type DecideSchemaRequest struct {
 
 func (x *DecideSchemaRequest) Reset() {
 	*x = DecideSchemaRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1769,7 @@ func (x *DecideSchemaRequest) String() string {
 func (*DecideSchemaRequest) ProtoMessage() {}
 
 func (x *DecideSchemaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1782,7 @@ func (x *DecideSchemaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideSchemaRequest.ProtoReflect.Descriptor instead.
 func (*DecideSchemaRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{19}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DecideSchemaRequest) GetTable() string {
@@ -1480,7 +1835,7 @@ type DecideSchemaResponse struct {
 
 func (x *DecideSchemaResponse) Reset() {
 	*x = DecideSchemaResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1492,7 +1847,7 @@ func (x *DecideSchemaResponse) String() string {
 func (*DecideSchemaResponse) ProtoMessage() {}
 
 func (x *DecideSchemaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1505,7 +1860,7 @@ func (x *DecideSchemaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideSchemaResponse.ProtoReflect.Descriptor instead.
 func (*DecideSchemaResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{20}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DecideSchemaResponse) GetDecisions() []*SchemaDecision {
@@ -1554,7 +1909,7 @@ type SchemaDecision struct {
 
 func (x *SchemaDecision) Reset() {
 	*x = SchemaDecision{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1566,7 +1921,7 @@ func (x *SchemaDecision) String() string {
 func (*SchemaDecision) ProtoMessage() {}
 
 func (x *SchemaDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1579,7 +1934,7 @@ func (x *SchemaDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchemaDecision.ProtoReflect.Descriptor instead.
 func (*SchemaDecision) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{21}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SchemaDecision) GetPipeline() string {
@@ -1642,7 +1997,31 @@ var File_icestream_committer_v1_committer_proto protoreflect.FileDescriptor
 
 const file_icestream_committer_v1_committer_proto_rawDesc = "" +
 	"\n" +
-	"&icestream/committer/v1/committer.proto\x12\x16icestream.committer.v1\x1a\x1eicestream/types/v1/types.proto\"\x81\x02\n" +
+	"&icestream/committer/v1/committer.proto\x12\x16icestream.committer.v1\x1a\x1eicestream/types/v1/types.proto\"\xd3\x01\n" +
+	"\x13ResetOffsetsRequest\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\x125\n" +
+	"\x04base\x18\x02 \x01(\x0e2!.icestream.committer.v1.ResetBaseR\x04base\x12>\n" +
+	"\aforward\x18\x03 \x03(\v2$.icestream.committer.v1.ResetForwardR\aforward\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x17\n" +
+	"\adry_run\x18\x05 \x01(\bR\x06dryRun\"v\n" +
+	"\fResetForward\x12\x1a\n" +
+	"\bpipeline\x18\x01 \x01(\tR\bpipeline\x12\x14\n" +
+	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x03 \x01(\x05R\tpartition\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x03R\x06offset\"\x9c\x01\n" +
+	"\x14ResetOffsetsResponse\x12F\n" +
+	"\n" +
+	"partitions\x18\x01 \x03(\v2&.icestream.committer.v1.ResetPartitionR\n" +
+	"partitions\x12\x1f\n" +
+	"\vsnapshot_id\x18\x02 \x01(\x03R\n" +
+	"snapshotId\x12\x1b\n" +
+	"\tlog_epoch\x18\x03 \x01(\x03R\blogEpoch\"\x9f\x01\n" +
+	"\x0eResetPartition\x12;\n" +
+	"\tpartition\x18\x01 \x01(\v2\x1d.icestream.types.v1.PartitionR\tpartition\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\x03R\x05table\x12\x12\n" +
+	"\x04copy\x18\x03 \x01(\x03R\x04copy\x12\x12\n" +
+	"\x04next\x18\x04 \x01(\x03R\x04next\x12\x12\n" +
+	"\x04lost\x18\x05 \x01(\x03R\x04lost\"\x81\x02\n" +
 	"\x10OpenTableRequest\x12\x1a\n" +
 	"\bpipeline\x18\x01 \x01(\tR\bpipeline\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x14\n" +
@@ -1767,7 +2146,11 @@ const file_icestream_committer_v1_committer_proto_rawDesc = "" +
 	"table_type\x18\x06 \x01(\tR\ttableType\x12\x1f\n" +
 	"\vsource_type\x18\a \x01(\tR\n" +
 	"sourceType\x12\x18\n" +
-	"\adecided\x18\b \x01(\x03R\adecided*\x7f\n" +
+	"\adecided\x18\b \x01(\x03R\adecided*R\n" +
+	"\tResetBase\x12\x1a\n" +
+	"\x16RESET_BASE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10RESET_BASE_TABLE\x10\x01\x12\x13\n" +
+	"\x0fRESET_BASE_COPY\x10\x02*\x7f\n" +
 	"\fSchemaAction\x12\x1d\n" +
 	"\x19SCHEMA_ACTION_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14SCHEMA_ACTION_ACCEPT\x10\x01\x12\x18\n" +
@@ -1775,14 +2158,15 @@ const file_icestream_committer_v1_committer_proto_rawDesc = "" +
 	"\x18SCHEMA_ACTION_QUARANTINE\x10\x032\xde\x01\n" +
 	"\fTableService\x12`\n" +
 	"\tOpenTable\x12(.icestream.committer.v1.OpenTableRequest\x1a).icestream.committer.v1.OpenTableResponse\x12l\n" +
-	"\rProposeSchema\x12,.icestream.committer.v1.ProposeSchemaRequest\x1a-.icestream.committer.v1.ProposeSchemaResponse2\xb4\x04\n" +
+	"\rProposeSchema\x12,.icestream.committer.v1.ProposeSchemaRequest\x1a-.icestream.committer.v1.ProposeSchemaResponse2\x9f\x05\n" +
 	"\fAdminService\x12`\n" +
 	"\tCommitNow\x12(.icestream.committer.v1.CommitNowRequest\x1a).icestream.committer.v1.CommitNowResponse\x12c\n" +
 	"\n" +
 	"RenewTable\x12).icestream.committer.v1.RenewTableRequest\x1a*.icestream.committer.v1.RenewTableResponse\x12{\n" +
 	"\x12ListSchemaRefusals\x121.icestream.committer.v1.ListSchemaRefusalsRequest\x1a2.icestream.committer.v1.ListSchemaRefusalsResponse\x12i\n" +
 	"\fDecideSchema\x12+.icestream.committer.v1.DecideSchemaRequest\x1a,.icestream.committer.v1.DecideSchemaResponse\x12u\n" +
-	"\x10ReplayQuarantine\x12/.icestream.committer.v1.ReplayQuarantineRequest\x1a0.icestream.committer.v1.ReplayQuarantineResponseB\xf0\x01\n" +
+	"\x10ReplayQuarantine\x12/.icestream.committer.v1.ReplayQuarantineRequest\x1a0.icestream.committer.v1.ReplayQuarantineResponse\x12i\n" +
+	"\fResetOffsets\x12+.icestream.committer.v1.ResetOffsetsRequest\x1a,.icestream.committer.v1.ResetOffsetsResponseB\xf0\x01\n" +
 	"\x1acom.icestream.committer.v1B\x0eCommitterProtoP\x01ZHgithub.com/icestream/icestream/gen/go/icestream/committer/v1;committerv1\xa2\x02\x03ICX\xaa\x02\x16Icestream.Committer.V1\xca\x02\x16Icestream\\Committer\\V1\xe2\x02\"Icestream\\Committer\\V1\\GPBMetadata\xea\x02\x18Icestream::Committer::V1b\x06proto3"
 
 var (
@@ -1797,76 +2181,87 @@ func file_icestream_committer_v1_committer_proto_rawDescGZIP() []byte {
 	return file_icestream_committer_v1_committer_proto_rawDescData
 }
 
-var file_icestream_committer_v1_committer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_icestream_committer_v1_committer_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_icestream_committer_v1_committer_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_icestream_committer_v1_committer_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_icestream_committer_v1_committer_proto_goTypes = []any{
-	(SchemaAction)(0),                  // 0: icestream.committer.v1.SchemaAction
-	(*OpenTableRequest)(nil),           // 1: icestream.committer.v1.OpenTableRequest
-	(*PartitionStart)(nil),             // 2: icestream.committer.v1.PartitionStart
-	(*TableSettings)(nil),              // 3: icestream.committer.v1.TableSettings
-	(*OpenTableResponse)(nil),          // 4: icestream.committer.v1.OpenTableResponse
-	(*ProposeSchemaRequest)(nil),       // 5: icestream.committer.v1.ProposeSchemaRequest
-	(*ProposeSchemaResponse)(nil),      // 6: icestream.committer.v1.ProposeSchemaResponse
-	(*SchemaRefusal)(nil),              // 7: icestream.committer.v1.SchemaRefusal
-	(*CommitNowRequest)(nil),           // 8: icestream.committer.v1.CommitNowRequest
-	(*RenewTableRequest)(nil),          // 9: icestream.committer.v1.RenewTableRequest
-	(*RenewTableResponse)(nil),         // 10: icestream.committer.v1.RenewTableResponse
-	(*CommitNowResponse)(nil),          // 11: icestream.committer.v1.CommitNowResponse
-	(*ReplayQuarantineRequest)(nil),    // 12: icestream.committer.v1.ReplayQuarantineRequest
-	(*QuarantineFilter)(nil),           // 13: icestream.committer.v1.QuarantineFilter
-	(*ReplayQuarantineResponse)(nil),   // 14: icestream.committer.v1.ReplayQuarantineResponse
-	(*ReplaySnapshot)(nil),             // 15: icestream.committer.v1.ReplaySnapshot
-	(*ReplayRefusal)(nil),              // 16: icestream.committer.v1.ReplayRefusal
-	(*ListSchemaRefusalsRequest)(nil),  // 17: icestream.committer.v1.ListSchemaRefusalsRequest
-	(*ListSchemaRefusalsResponse)(nil), // 18: icestream.committer.v1.ListSchemaRefusalsResponse
-	(*RefusedSchema)(nil),              // 19: icestream.committer.v1.RefusedSchema
-	(*DecideSchemaRequest)(nil),        // 20: icestream.committer.v1.DecideSchemaRequest
-	(*DecideSchemaResponse)(nil),       // 21: icestream.committer.v1.DecideSchemaResponse
-	(*SchemaDecision)(nil),             // 22: icestream.committer.v1.SchemaDecision
-	nil,                                // 23: icestream.committer.v1.TableSettings.PropertiesEntry
-	(*v1.Partition)(nil),               // 24: icestream.types.v1.Partition
-	(*v1.PartitionPosition)(nil),       // 25: icestream.types.v1.PartitionPosition
-	(*v1.TableSchema)(nil),             // 26: icestream.types.v1.TableSchema
-	(*v1.Commit)(nil),                  // 27: icestream.types.v1.Commit
+	(ResetBase)(0),                     // 0: icestream.committer.v1.ResetBase
+	(SchemaAction)(0),                  // 1: icestream.committer.v1.SchemaAction
+	(*ResetOffsetsRequest)(nil),        // 2: icestream.committer.v1.ResetOffsetsRequest
+	(*ResetForward)(nil),               // 3: icestream.committer.v1.ResetForward
+	(*ResetOffsetsResponse)(nil),       // 4: icestream.committer.v1.ResetOffsetsResponse
+	(*ResetPartition)(nil),             // 5: icestream.committer.v1.ResetPartition
+	(*OpenTableRequest)(nil),           // 6: icestream.committer.v1.OpenTableRequest
+	(*PartitionStart)(nil),             // 7: icestream.committer.v1.PartitionStart
+	(*TableSettings)(nil),              // 8: icestream.committer.v1.TableSettings
+	(*OpenTableResponse)(nil),          // 9: icestream.committer.v1.OpenTableResponse
+	(*ProposeSchemaRequest)(nil),       // 10: icestream.committer.v1.ProposeSchemaRequest
+	(*ProposeSchemaResponse)(nil),      // 11: icestream.committer.v1.ProposeSchemaResponse
+	(*SchemaRefusal)(nil),              // 12: icestream.committer.v1.SchemaRefusal
+	(*CommitNowRequest)(nil),           // 13: icestream.committer.v1.CommitNowRequest
+	(*RenewTableRequest)(nil),          // 14: icestream.committer.v1.RenewTableRequest
+	(*RenewTableResponse)(nil),         // 15: icestream.committer.v1.RenewTableResponse
+	(*CommitNowResponse)(nil),          // 16: icestream.committer.v1.CommitNowResponse
+	(*ReplayQuarantineRequest)(nil),    // 17: icestream.committer.v1.ReplayQuarantineRequest
+	(*QuarantineFilter)(nil),           // 18: icestream.committer.v1.QuarantineFilter
+	(*ReplayQuarantineResponse)(nil),   // 19: icestream.committer.v1.ReplayQuarantineResponse
+	(*ReplaySnapshot)(nil),             // 20: icestream.committer.v1.ReplaySnapshot
+	(*ReplayRefusal)(nil),              // 21: icestream.committer.v1.ReplayRefusal
+	(*ListSchemaRefusalsRequest)(nil),  // 22: icestream.committer.v1.ListSchemaRefusalsRequest
+	(*ListSchemaRefusalsResponse)(nil), // 23: icestream.committer.v1.ListSchemaRefusalsResponse
+	(*RefusedSchema)(nil),              // 24: icestream.committer.v1.RefusedSchema
+	(*DecideSchemaRequest)(nil),        // 25: icestream.committer.v1.DecideSchemaRequest
+	(*DecideSchemaResponse)(nil),       // 26: icestream.committer.v1.DecideSchemaResponse
+	(*SchemaDecision)(nil),             // 27: icestream.committer.v1.SchemaDecision
+	nil,                                // 28: icestream.committer.v1.TableSettings.PropertiesEntry
+	(*v1.Partition)(nil),               // 29: icestream.types.v1.Partition
+	(*v1.PartitionPosition)(nil),       // 30: icestream.types.v1.PartitionPosition
+	(*v1.TableSchema)(nil),             // 31: icestream.types.v1.TableSchema
+	(*v1.Commit)(nil),                  // 32: icestream.types.v1.Commit
 }
 var file_icestream_committer_v1_committer_proto_depIdxs = []int32{
-	2,  // 0: icestream.committer.v1.OpenTableRequest.partitions:type_name -> icestream.committer.v1.PartitionStart
-	3,  // 1: icestream.committer.v1.OpenTableRequest.settings:type_name -> icestream.committer.v1.TableSettings
-	24, // 2: icestream.committer.v1.PartitionStart.partition:type_name -> icestream.types.v1.Partition
-	23, // 3: icestream.committer.v1.TableSettings.properties:type_name -> icestream.committer.v1.TableSettings.PropertiesEntry
-	25, // 4: icestream.committer.v1.OpenTableResponse.positions:type_name -> icestream.types.v1.PartitionPosition
-	26, // 5: icestream.committer.v1.OpenTableResponse.schema:type_name -> icestream.types.v1.TableSchema
-	26, // 6: icestream.committer.v1.ProposeSchemaResponse.schema:type_name -> icestream.types.v1.TableSchema
-	7,  // 7: icestream.committer.v1.ProposeSchemaResponse.refusals:type_name -> icestream.committer.v1.SchemaRefusal
-	27, // 8: icestream.committer.v1.CommitNowResponse.commit:type_name -> icestream.types.v1.Commit
-	13, // 9: icestream.committer.v1.ReplayQuarantineRequest.filter:type_name -> icestream.committer.v1.QuarantineFilter
-	15, // 10: icestream.committer.v1.ReplayQuarantineResponse.snapshots:type_name -> icestream.committer.v1.ReplaySnapshot
-	16, // 11: icestream.committer.v1.ReplayQuarantineResponse.refusals:type_name -> icestream.committer.v1.ReplayRefusal
-	19, // 12: icestream.committer.v1.ListSchemaRefusalsResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
-	7,  // 13: icestream.committer.v1.RefusedSchema.refusals:type_name -> icestream.committer.v1.SchemaRefusal
-	0,  // 14: icestream.committer.v1.DecideSchemaRequest.action:type_name -> icestream.committer.v1.SchemaAction
-	22, // 15: icestream.committer.v1.DecideSchemaResponse.decisions:type_name -> icestream.committer.v1.SchemaDecision
-	19, // 16: icestream.committer.v1.DecideSchemaResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
-	0,  // 17: icestream.committer.v1.SchemaDecision.action:type_name -> icestream.committer.v1.SchemaAction
-	1,  // 18: icestream.committer.v1.TableService.OpenTable:input_type -> icestream.committer.v1.OpenTableRequest
-	5,  // 19: icestream.committer.v1.TableService.ProposeSchema:input_type -> icestream.committer.v1.ProposeSchemaRequest
-	8,  // 20: icestream.committer.v1.AdminService.CommitNow:input_type -> icestream.committer.v1.CommitNowRequest
-	9,  // 21: icestream.committer.v1.AdminService.RenewTable:input_type -> icestream.committer.v1.RenewTableRequest
-	17, // 22: icestream.committer.v1.AdminService.ListSchemaRefusals:input_type -> icestream.committer.v1.ListSchemaRefusalsRequest
-	20, // 23: icestream.committer.v1.AdminService.DecideSchema:input_type -> icestream.committer.v1.DecideSchemaRequest
-	12, // 24: icestream.committer.v1.AdminService.ReplayQuarantine:input_type -> icestream.committer.v1.ReplayQuarantineRequest
-	4,  // 25: icestream.committer.v1.TableService.OpenTable:output_type -> icestream.committer.v1.OpenTableResponse
-	6,  // 26: icestream.committer.v1.TableService.ProposeSchema:output_type -> icestream.committer.v1.ProposeSchemaResponse
-	11, // 27: icestream.committer.v1.AdminService.CommitNow:output_type -> icestream.committer.v1.CommitNowResponse
-	10, // 28: icestream.committer.v1.AdminService.RenewTable:output_type -> icestream.committer.v1.RenewTableResponse
-	18, // 29: icestream.committer.v1.AdminService.ListSchemaRefusals:output_type -> icestream.committer.v1.ListSchemaRefusalsResponse
-	21, // 30: icestream.committer.v1.AdminService.DecideSchema:output_type -> icestream.committer.v1.DecideSchemaResponse
-	14, // 31: icestream.committer.v1.AdminService.ReplayQuarantine:output_type -> icestream.committer.v1.ReplayQuarantineResponse
-	25, // [25:32] is the sub-list for method output_type
-	18, // [18:25] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	0,  // 0: icestream.committer.v1.ResetOffsetsRequest.base:type_name -> icestream.committer.v1.ResetBase
+	3,  // 1: icestream.committer.v1.ResetOffsetsRequest.forward:type_name -> icestream.committer.v1.ResetForward
+	5,  // 2: icestream.committer.v1.ResetOffsetsResponse.partitions:type_name -> icestream.committer.v1.ResetPartition
+	29, // 3: icestream.committer.v1.ResetPartition.partition:type_name -> icestream.types.v1.Partition
+	7,  // 4: icestream.committer.v1.OpenTableRequest.partitions:type_name -> icestream.committer.v1.PartitionStart
+	8,  // 5: icestream.committer.v1.OpenTableRequest.settings:type_name -> icestream.committer.v1.TableSettings
+	29, // 6: icestream.committer.v1.PartitionStart.partition:type_name -> icestream.types.v1.Partition
+	28, // 7: icestream.committer.v1.TableSettings.properties:type_name -> icestream.committer.v1.TableSettings.PropertiesEntry
+	30, // 8: icestream.committer.v1.OpenTableResponse.positions:type_name -> icestream.types.v1.PartitionPosition
+	31, // 9: icestream.committer.v1.OpenTableResponse.schema:type_name -> icestream.types.v1.TableSchema
+	31, // 10: icestream.committer.v1.ProposeSchemaResponse.schema:type_name -> icestream.types.v1.TableSchema
+	12, // 11: icestream.committer.v1.ProposeSchemaResponse.refusals:type_name -> icestream.committer.v1.SchemaRefusal
+	32, // 12: icestream.committer.v1.CommitNowResponse.commit:type_name -> icestream.types.v1.Commit
+	18, // 13: icestream.committer.v1.ReplayQuarantineRequest.filter:type_name -> icestream.committer.v1.QuarantineFilter
+	20, // 14: icestream.committer.v1.ReplayQuarantineResponse.snapshots:type_name -> icestream.committer.v1.ReplaySnapshot
+	21, // 15: icestream.committer.v1.ReplayQuarantineResponse.refusals:type_name -> icestream.committer.v1.ReplayRefusal
+	24, // 16: icestream.committer.v1.ListSchemaRefusalsResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
+	12, // 17: icestream.committer.v1.RefusedSchema.refusals:type_name -> icestream.committer.v1.SchemaRefusal
+	1,  // 18: icestream.committer.v1.DecideSchemaRequest.action:type_name -> icestream.committer.v1.SchemaAction
+	27, // 19: icestream.committer.v1.DecideSchemaResponse.decisions:type_name -> icestream.committer.v1.SchemaDecision
+	24, // 20: icestream.committer.v1.DecideSchemaResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
+	1,  // 21: icestream.committer.v1.SchemaDecision.action:type_name -> icestream.committer.v1.SchemaAction
+	6,  // 22: icestream.committer.v1.TableService.OpenTable:input_type -> icestream.committer.v1.OpenTableRequest
+	10, // 23: icestream.committer.v1.TableService.ProposeSchema:input_type -> icestream.committer.v1.ProposeSchemaRequest
+	13, // 24: icestream.committer.v1.AdminService.CommitNow:input_type -> icestream.committer.v1.CommitNowRequest
+	14, // 25: icestream.committer.v1.AdminService.RenewTable:input_type -> icestream.committer.v1.RenewTableRequest
+	22, // 26: icestream.committer.v1.AdminService.ListSchemaRefusals:input_type -> icestream.committer.v1.ListSchemaRefusalsRequest
+	25, // 27: icestream.committer.v1.AdminService.DecideSchema:input_type -> icestream.committer.v1.DecideSchemaRequest
+	17, // 28: icestream.committer.v1.AdminService.ReplayQuarantine:input_type -> icestream.committer.v1.ReplayQuarantineRequest
+	2,  // 29: icestream.committer.v1.AdminService.ResetOffsets:input_type -> icestream.committer.v1.ResetOffsetsRequest
+	9,  // 30: icestream.committer.v1.TableService.OpenTable:output_type -> icestream.committer.v1.OpenTableResponse
+	11, // 31: icestream.committer.v1.TableService.ProposeSchema:output_type -> icestream.committer.v1.ProposeSchemaResponse
+	16, // 32: icestream.committer.v1.AdminService.CommitNow:output_type -> icestream.committer.v1.CommitNowResponse
+	15, // 33: icestream.committer.v1.AdminService.RenewTable:output_type -> icestream.committer.v1.RenewTableResponse
+	23, // 34: icestream.committer.v1.AdminService.ListSchemaRefusals:output_type -> icestream.committer.v1.ListSchemaRefusalsResponse
+	26, // 35: icestream.committer.v1.AdminService.DecideSchema:output_type -> icestream.committer.v1.DecideSchemaResponse
+	19, // 36: icestream.committer.v1.AdminService.ReplayQuarantine:output_type -> icestream.committer.v1.ReplayQuarantineResponse
+	4,  // 37: icestream.committer.v1.AdminService.ResetOffsets:output_type -> icestream.committer.v1.ResetOffsetsResponse
+	30, // [30:38] is the sub-list for method output_type
+	22, // [22:30] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_icestream_committer_v1_committer_proto_init() }
@@ -1874,14 +2269,14 @@ func file_icestream_committer_v1_committer_proto_init() {
 	if File_icestream_committer_v1_committer_proto != nil {
 		return
 	}
-	file_icestream_committer_v1_committer_proto_msgTypes[12].OneofWrappers = []any{}
+	file_icestream_committer_v1_committer_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_icestream_committer_v1_committer_proto_rawDesc), len(file_icestream_committer_v1_committer_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   23,
+			NumEnums:      2,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -180,6 +180,7 @@ const (
 	AdminService_ListSchemaRefusals_FullMethodName = "/icestream.committer.v1.AdminService/ListSchemaRefusals"
 	AdminService_DecideSchema_FullMethodName       = "/icestream.committer.v1.AdminService/DecideSchema"
 	AdminService_ReplayQuarantine_FullMethodName   = "/icestream.committer.v1.AdminService/ReplayQuarantine"
+	AdminService_ResetOffsets_FullMethodName       = "/icestream.committer.v1.AdminService/ResetOffsets"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -205,6 +206,11 @@ type AdminServiceClient interface {
 	// stay where they are. It may take as long as the catalog does; a caller that
 	// goes away leaves the snapshot under way whole and stops after it.
 	ReplayQuarantine(ctx context.Context, in *ReplayQuarantineRequest, opts ...grpc.CallOption) (*ReplayQuarantineResponse, error)
+	// ResetOffsets decides where a table goes on that somebody rolled back, or whose
+	// state was lost, and moves partitions forward over offsets that are given up. It
+	// is recorded in a snapshot. A dry run changes nothing. Asked again after it
+	// landed, it says that there is nothing to decide.
+	ResetOffsets(ctx context.Context, in *ResetOffsetsRequest, opts ...grpc.CallOption) (*ResetOffsetsResponse, error)
 }
 
 type adminServiceClient struct {
@@ -265,6 +271,16 @@ func (c *adminServiceClient) ReplayQuarantine(ctx context.Context, in *ReplayQua
 	return out, nil
 }
 
+func (c *adminServiceClient) ResetOffsets(ctx context.Context, in *ResetOffsetsRequest, opts ...grpc.CallOption) (*ResetOffsetsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResetOffsetsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ResetOffsets_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -288,6 +304,11 @@ type AdminServiceServer interface {
 	// stay where they are. It may take as long as the catalog does; a caller that
 	// goes away leaves the snapshot under way whole and stops after it.
 	ReplayQuarantine(context.Context, *ReplayQuarantineRequest) (*ReplayQuarantineResponse, error)
+	// ResetOffsets decides where a table goes on that somebody rolled back, or whose
+	// state was lost, and moves partitions forward over offsets that are given up. It
+	// is recorded in a snapshot. A dry run changes nothing. Asked again after it
+	// landed, it says that there is nothing to decide.
+	ResetOffsets(context.Context, *ResetOffsetsRequest) (*ResetOffsetsResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -312,6 +333,9 @@ func (UnimplementedAdminServiceServer) DecideSchema(context.Context, *DecideSche
 }
 func (UnimplementedAdminServiceServer) ReplayQuarantine(context.Context, *ReplayQuarantineRequest) (*ReplayQuarantineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReplayQuarantine not implemented")
+}
+func (UnimplementedAdminServiceServer) ResetOffsets(context.Context, *ResetOffsetsRequest) (*ResetOffsetsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResetOffsets not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -424,6 +448,24 @@ func _AdminService_ReplayQuarantine_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ResetOffsets_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResetOffsetsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ResetOffsets(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ResetOffsets_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ResetOffsets(ctx, req.(*ResetOffsetsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -450,6 +492,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReplayQuarantine",
 			Handler:    _AdminService_ReplayQuarantine_Handler,
+		},
+		{
+			MethodName: "ResetOffsets",
+			Handler:    _AdminService_ResetOffsets_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

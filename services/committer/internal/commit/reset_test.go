@@ -1,0 +1,181 @@
+package commit
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/services/committer/internal/lake"
+)
+
+// commits lands n batches of 10 offsets of partition 0.
+func (r *rig) commits(n int) {
+	for range n {
+		r.log.grow(part(0), 10)
+		r.table.Wake()
+		_, err := r.table.CommitNow(r.t.Context())
+		require.NoError(r.t, err)
+	}
+}
+
+// rolledBack is a table with three commits of which others took the last two, and
+// a committer that stopped.
+func rolledBack(t *testing.T) *rig {
+	r := newRig(t)
+	r.start()
+	r.pass(time.Second)
+	r.open(0)
+	r.commits(3)
+	r.lake.rollBack(2)
+	r.pass(15 * time.Second)
+	require.Equal(t, "stopped", r.table.Status().State)
+	return r
+}
+
+// G1, G5, G9: the operator reads again what was lost. No LSN is given twice, and
+// nothing that the roll-back took stays in quarantine.
+func TestAfterAResetARolledBackTableIsReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rolledBack(t)
+		was := r.head().Copy.State
+		plan, err := r.table.Reset(t.Context(), Order{Base: BaseTable, DryRun: true})
+		require.NoError(t, err)
+		require.Equal(t, []lake.ResetPartition{{Pipeline: "p", Topic: "t", TopicID: ident.UUID{9}, Table: 10, Copy: 30, Next: 10}}, plan.Partitions)
+		require.Zero(t, plan.Snapshot)
+		require.Equal(t, "stopped", r.table.Status().State, "a dry run changes nothing")
+
+		done, err := r.table.Reset(t.Context(), Order{Base: BaseTable, Reason: "ticket 7"})
+		require.NoError(t, err)
+		require.Equal(t, plan.Partitions, done.Partitions)
+		require.NotZero(t, done.Snapshot)
+		r.pass(2 * time.Minute)
+		require.Equal(t, "running", r.table.Status().State)
+		h := r.head()
+		require.Greater(t, h.State.WriterEpoch, was.WriterEpoch)
+		require.Greater(t, h.State.LogEpoch, was.LogEpoch)
+		require.GreaterOrEqual(t, h.State.LSN.Start, was.LSN.Reserved, "no LSN that was given is given again")
+		var record *lake.Reset
+		for _, s := range r.lake.chain() {
+			if s.kind == lake.KindReset {
+				record = s.change.Reset
+			}
+		}
+		require.Equal(t, "ticket 7", record.Reason)
+		require.Equal(t, plan.Partitions, record.Partitions)
+
+		_, err = r.table.Reset(t.Context(), Order{Base: BaseTable})
+		require.ErrorIs(t, err, fault.Of(fault.Conflict), "asked again there is nothing to decide")
+		require.NoError(t, r.stop())
+		r.check()
+	})
+}
+
+func TestWhatARollBackTookCanBeGivenUpAndCountsAsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rolledBack(t)
+		done, err := r.table.Reset(t.Context(), Order{Base: BaseCopy})
+		require.NoError(t, err)
+		require.Equal(t, int64(20), done.Partitions[0].Lost)
+		require.Equal(t, int64(30), done.Partitions[0].Next)
+		p := r.head().State.Pipelines["p"]
+		require.Equal(t, int64(30), p.Positions[part(0)].Next)
+		require.Equal(t, int64(20), p.Totals[part(0)].Skipped[event.SkipLost])
+		require.Equal(t, int64(30), p.Totals[part(0)].Len())
+		require.NoError(t, r.stop())
+	})
+}
+
+func TestAResetOfATableInOrderMovesPartitionsForwardOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.start()
+		r.pass(time.Second)
+		r.open(0, 1)
+		r.commits(2)
+		forward := func(n int32, offset int64) Order { return Order{Forward: []Forward{{Number: n, Offset: offset}}} }
+		for _, c := range []struct {
+			order Order
+			want  string
+		}{
+			{Order{}, "it is in order"},
+			{Order{Base: BaseTable}, "there is nothing to decide"},
+			{forward(0, 20), "stands at 20 and cannot go to 20"},
+			{forward(0, 5), "cannot go to 5"},
+			{forward(7, 5), "it has no partition"},
+		} {
+			_, err := r.table.Reset(t.Context(), c.order)
+			require.ErrorContains(t, err, c.want)
+		}
+		before := r.head().State
+		done, err := r.table.Reset(t.Context(), forward(0, 25))
+		require.NoError(t, err)
+		require.Equal(t, int64(5), done.Partitions[0].Lost)
+		h := r.head()
+		require.Equal(t, before.WriterEpoch, h.State.WriterEpoch, "it is still ours")
+		require.Equal(t, before.LogEpoch+1, h.State.LogEpoch)
+		require.Equal(t, int64(25), h.State.Positions()[part(0)].Next)
+		require.Equal(t, "running", r.table.Status().State)
+		r.pass(time.Minute)
+		require.Equal(t, "running", r.table.Status().State, "%s", r.table.Status().Reason)
+		require.NoError(t, r.stop())
+	})
+}
+
+// A committer that was fenced decides nothing.
+func TestAFencedCommitterRefusesAReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.start()
+		r.pass(time.Second)
+		r.open(0)
+		zombie := r.table
+		stop := r.cancel
+		done := r.done
+		r.start()
+		r.pass(time.Minute)
+		_, err := zombie.Reset(t.Context(), Order{Base: BaseTable})
+		require.ErrorContains(t, err, "another committer")
+		stop()
+		<-done //nolint:errcheck // a fenced one may fail its last commit
+		require.NoError(t, r.stop())
+	})
+}
+
+func TestBasesOfAReset(t *testing.T) {
+	state := func(next int64) lake.State {
+		return lake.State{Format: 1, LogEpoch: 2, WriterEpoch: 3, Pipelines: map[string]*lake.Pipeline{"p": {
+			Positions: ident.Positions{part(0): {Next: next}}, Totals: map[ident.Partition]lake.Totals{part(0): {Rows: next}},
+		}}}
+	}
+	lost := fault.New(fault.Stopped, "no state")
+	kept := lake.Head{StateLost: lost, Copy: &lake.Copy{State: state(9), Snapshot: 4}, High: lake.High{WriterEpoch: 5, LogEpoch: 6, Reserved: 70}}
+	s, record, err := reset("db.t", kept, ident.UUID{8}, Order{Base: BaseCopy}, 0, nil)
+	require.NoError(t, err)
+	require.Equal(t, int64(9), s.Positions()[part(0)].Next)
+	require.Equal(t, ident.WriterEpoch(6), s.WriterEpoch)
+	require.Equal(t, ident.LogEpoch(7), s.LogEpoch)
+	require.Equal(t, ident.LSN(70), s.LSN.Start)
+	require.Equal(t, int64(4), record.Over)
+	require.Equal(t, []lake.ResetPartition{{Pipeline: "p", Topic: "t", TopicID: ident.UUID{9}, Table: -1, Copy: 9, Next: 9}}, record.Partitions)
+
+	for name, c := range map[string]struct {
+		head  lake.Head
+		order Order
+		want  string
+	}{
+		"lost, to table":     {kept, Order{Base: BaseTable}, "its history knows no position any more"},
+		"lost, no copy":      {lake.Head{StateLost: lost}, Order{Base: BaseCopy}, "no state"},
+		"rolled back, no to": {lake.Head{State: state(5), RolledBack: lost, Copy: kept.Copy}, Order{}, "say --to table"},
+		"nothing committed":  {lake.Head{}, Order{Forward: []Forward{{Offset: 4}}}, "nothing was committed to it yet"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := reset("db.t", c.head, ident.UUID{8}, c.order, 0, nil)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
