@@ -159,6 +159,9 @@ func TestAFolderInWhichNothingRunsIsReadFromItsCatalog(t *testing.T) {
 
 	code, _, errs = icestream(t, "audit", "--dir", dir, "shop.orders", "--deep")
 	require.EqualValues(t, 0, code, errs)
+	code, rows, errs = icestream(t, "offsets", "show", "--dir", dir, "shop.orders")
+	require.EqualValues(t, 0, code, errs)
+	require.Contains(t, rows, "orders/orders/0")
 	for _, c := range []struct {
 		args []string
 		code run.Code

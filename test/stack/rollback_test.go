@@ -2,7 +2,6 @@ package stack
 
 import (
 	"context"
-	"fmt"
 	"testing"
 
 	"github.com/apache/iceberg-go/catalog/rest"
@@ -18,58 +17,89 @@ import (
 // operator's reset reads again what was lost: every record is a row or quarantined once, LSNs go on above all that were
 // given, Kafka's group follows, and the audit tells the decision from a loss (G1, G2, G5, G9).
 func TestARolledBackTableIsReadAgainAfterAReset(t *testing.T) {
-	for _, restarted := range []bool{false, true} {
-		t.Run(fmt.Sprintf("everything restarted %v", restarted), func(t *testing.T) {
-			w := newWorld(t, ordersText)
-			l := w.produce("orders", 3, 6000, 0)
-			w.start()
-			l.wait()
-			w.settle("shop.orders", "orders")
-			first := w.headOf("shop", "orders")
-			l.begin("orders", 3, 6000, 0)
-			l.wait()
-			w.settle("shop.orders", "orders")
-			w.verify("shop.orders", l.ledger)
+	w := newWorld(t, ordersText)
+	l := w.produce("orders", 3, 3000, 0)
+	w.start()
+	l.wait()
+	w.settle("shop.orders", "orders")
+	first := w.headOf("shop", "orders")
+	l.begin("orders", 3, 3000, 0)
+	l.wait()
+	w.settle("shop.orders", "orders")
+	w.against("shop.orders")
 
-			w.foreign("shop", "orders", func(tx *table.Transaction) error { return tx.RollbackToSnapshot(first) })
-			if restarted {
-				w.stop()
-				w.start()
-			}
-			w.red(discovery.Committer, "shop.orders", "somebody rolled it back", "icestream offsets reset shop.orders --to table")
-			require.Equal(t, committer.Violated, w.auditOf("shop.orders", false).Verdict)
-			shown, err := committer.ShowOffsets(t.Context(), w.settings, "shop.orders")
-			require.NoError(t, err)
-			require.Contains(t, shown.Problem, "rolled it back")
-			for _, p := range shown.Partitions {
-				require.Less(t, p.Table, p.Copy)
-			}
+	w.foreign("shop", "orders", func(_ context.Context, _ *table.Table, tx *table.Transaction) error {
+		return tx.RollbackToSnapshot(first)
+	})
+	l.begin("orders", 3, 1000, 0) // the next commit finds it
+	l.wait()
+	says := []string{"shop.orders", "somebody rolled it back", "icestream offsets reset shop.orders --to table"}
+	w.red(discovery.Committer, says...)
+	w.restart(discovery.Committer)
+	w.red(discovery.Committer, says...)
+	require.Equal(t, committer.Violated, w.auditOf("shop.orders", false).Verdict)
+	shown, err := committer.ShowOffsets(t.Context(), w.settings, "shop.orders")
+	require.NoError(t, err)
+	require.Contains(t, shown.Problem, "rolled it back")
+	for _, p := range shown.Partitions {
+		require.Less(t, p.Table, p.Copy)
+	}
 
-			admin := committerv1.NewAdminServiceClient(w.dial(discovery.Committer))
-			req := &committerv1.ResetOffsetsRequest{Table: "shop.orders", Base: committerv1.ResetBase_RESET_BASE_TABLE, Reason: "by mistake", DryRun: true}
-			plan, err := admin.ResetOffsets(t.Context(), req)
-			require.NoError(t, err)
-			require.Zero(t, plan.GetSnapshotId())
-			req.DryRun = false
-			done, err := admin.ResetOffsets(t.Context(), req)
-			require.NoError(t, err)
-			require.Len(t, done.GetPartitions(), 3)
-			for i, p := range done.GetPartitions() {
-				require.Equal(t, shown.Partitions[i].Table, p.GetNext())
-				require.Zero(t, p.GetLost())
-			}
-			w.ready()
-			w.settle("shop.orders", "orders")
-			w.verify("shop.orders", l.ledger)
-			require.Contains(t, w.auditOf("shop.orders", true).String(), "an operator reset positions")
-			_, err = admin.ResetOffsets(t.Context(), req)
-			require.ErrorContains(t, err, "it is in order")
+	admin := committerv1.NewAdminServiceClient(w.dial(discovery.Committer))
+	req := &committerv1.ResetOffsetsRequest{Table: "shop.orders", Base: committerv1.ResetBase_RESET_BASE_TABLE, Reason: "by mistake", DryRun: true}
+	plan, err := admin.ResetOffsets(t.Context(), req)
+	require.NoError(t, err)
+	require.Zero(t, plan.GetSnapshotId())
+	req.DryRun = false
+	done, err := admin.ResetOffsets(t.Context(), req)
+	require.NoError(t, err)
+	require.Len(t, done.GetPartitions(), 3)
+	for i, p := range done.GetPartitions() {
+		require.Equal(t, shown.Partitions[i].Table, p.GetNext())
+		require.Zero(t, p.GetLost())
+	}
+	w.ready()
+	w.settle("shop.orders", "orders")
+	w.verify("shop.orders", l.ledger)
+	w.against("shop.orders")
+	require.Contains(t, w.auditOf("shop.orders", true).String(), "an operator reset positions")
+	_, err = admin.ResetOffsets(t.Context(), req)
+	require.ErrorContains(t, err, "it is in order")
 
-			l.begin("orders", 3, 3000, 0)
-			l.wait()
-			w.settle("shop.orders", "orders")
-			w.verify("shop.orders", l.ledger)
-		})
+	l.begin("orders", 3, 1000, 0)
+	l.wait()
+	w.settle("shop.orders", "orders")
+	w.verify("shop.orders", l.ledger)
+}
+
+// An operator gives offsets of a healthy table up, under load: what is skipped counts as lost, everything else is exact,
+// and Kafka's group follows.
+func TestPartitionsAreMovedForwardByAnOperator(t *testing.T) {
+	w := newWorld(t, ordersText)
+	w.start()
+	l := w.produce("orders", 1, 2000, 0)
+	l.wait()
+	w.settle("shop.orders", "orders")
+	w.stop(discovery.Ingest) // what comes now is in Kafka alone
+	l.begin("orders", 1, 1000, 0)
+	l.wait()
+	end := w.kafka.EndOffsets("orders")[0]
+	admin := committerv1.NewAdminServiceClient(w.dial(discovery.Committer))
+	done, err := admin.ResetOffsets(t.Context(), &committerv1.ResetOffsetsRequest{
+		Table: "shop.orders", Reason: "poisonous", Forward: []*committerv1.ResetForward{{Offset: end - 300}},
+	})
+	require.NoError(t, err)
+	require.Equal(t, end-300, done.GetPartitions()[0].GetNext())
+	require.Equal(t, end-300-2000, done.GetPartitions()[0].GetLost())
+	w.start(discovery.Ingest)
+	w.ready()
+	w.settle("shop.orders", "orders")
+	report := w.auditOf("shop.orders", true)
+	require.Equal(t, committer.Proven, report.Verdict, "%s", report)
+	require.Equal(t, end-300-2000, report.Partitions[0].Skipped["lost"])
+	w.against("shop.orders")
+	for p, at := range w.groupOffsets() {
+		require.LessOrEqual(t, at, w.kafka.EndOffsets("orders")[p], "Kafka's group is not ahead of the table (G2)")
 	}
 }
 
@@ -84,7 +114,7 @@ func (w *world) headOf(namespace, name string) int64 {
 }
 
 // foreign commits to a table as another engine would, and tries until it wins.
-func (w *world) foreign(namespace, name string, change func(tx *table.Transaction) error) {
+func (w *world) foreign(namespace, name string, change func(context.Context, *table.Table, *table.Transaction) error) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
@@ -96,7 +126,7 @@ func (w *world) foreign(namespace, name string, change func(tx *table.Transactio
 			return err
 		}
 		tx := tbl.NewTransaction()
-		if err := change(tx); err != nil {
+		if err := change(ctx, tbl, tx); err != nil {
 			return err
 		}
 		_, err = tx.Commit(ctx)

@@ -45,6 +45,7 @@ type logAudit struct {
 	a      *auditor
 	log    KafkaLog
 	topics map[string]*LogTopic
+	away   map[string]error // topics that could not be looked up
 	parts  map[*PartitionReport]*logPart
 	order  []*logPart
 }
@@ -81,7 +82,7 @@ type logCounts struct {
 }
 
 func newLogAudit(a *auditor, log KafkaLog) *logAudit {
-	return &logAudit{a: a, log: log, topics: map[string]*LogTopic{}, parts: map[*PartitionReport]*logPart{}}
+	return &logAudit{a: a, log: log, topics: map[string]*LogTopic{}, away: map[string]error{}, parts: map[*PartitionReport]*logPart{}}
 }
 
 // compare compares a window of a partition. What cannot be read is a finding.
@@ -129,19 +130,31 @@ func (l *logAudit) compare(ctx context.Context, d *deepScan, p *PartitionReport,
 	return nil
 }
 
+// topic looks a topic up, once.
+func (l *logAudit) topic(ctx context.Context, name string) (*LogTopic, error) {
+	if err := l.away[name]; err != nil {
+		return nil, err
+	}
+	if have := l.topics[name]; have != nil {
+		return have, nil
+	}
+	t, err := l.log.Topic(ctx, name)
+	if err != nil {
+		l.away[name] = err
+		return nil, err
+	}
+	l.topics[name] = &t
+	return &t, nil
+}
+
 // open finds out what the log still has of a partition; nil when it cannot be
 // compared, and a finding or a note says why.
 func (l *logAudit) open(ctx context.Context, p *PartitionReport) *logPart {
 	where, r := place{p.Topic, p.Partition}.String(), l.a.r
-	topic := l.topics[p.Topic]
-	if topic == nil {
-		t, err := l.log.Topic(ctx, p.Topic)
-		if err != nil {
-			r.find(Unknown, where, "the log cannot be compared: %s", fault.Describe(err))
-			return nil
-		}
-		topic = &t
-		l.topics[p.Topic] = topic
+	topic, err := l.topic(ctx, p.Topic)
+	if err != nil {
+		r.find(Unknown, where, "the log cannot be compared: %s", fault.Describe(err))
+		return nil
 	}
 	owner := l.a.head.State.Pipelines[p.Pipeline].Owner
 	_, cluster, _ := strings.Cut(owner, "/")
