@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -21,8 +22,8 @@ import (
 // commits of a table under load: every record still lands once, and the audit proves it against the log (G1, G9, T1, T2,
 // T7, C16). Then it deletes rows of ours, and the audit names it.
 func TestOthersWorkOnATableUnderLoad(t *testing.T) {
-	w := newWorld(t, ordersText)
-	l := w.produce("orders", 3, 0, 4000)
+	w := newWorld(t, strings.Replace(ordersText, "interval: 1s", "interval: 2s", 1)) // others need time to win
+	l := w.produce("orders", 3, 0, 1000)
 	w.start()
 	landed := func() {
 		t.Helper()

@@ -129,6 +129,7 @@ func TestATopicThatIsCreatedAgainStopsItsPartitionsUntilToldToGoOn(t *testing.T)
 	require.NoError(t, err)
 	again := w.produce("orders", 2, 2000, 0)
 	again.wait()
+	w.otherLog = true
 	w.red(discovery.Ingest, "orders", "created again")
 	w.pause(500 * time.Millisecond)
 	have, err := w.committed("shop.orders", "orders")

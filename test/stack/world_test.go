@@ -59,6 +59,7 @@ type world struct {
 	nodes    map[discovery.Role]*node
 	log      *slog.Logger
 	logs     *tail
+	otherLog bool          // the log is not that of the table any more: verify does not look at it
 	abrupt   bool          // services that start now do not drain when they end
 	fs       file.FS       // of the buffer's journal
 	redAfter time.Duration // of the committer; 0 is its default

@@ -97,7 +97,7 @@ func newDeepScan(a *auditor, o AuditOptions) *deepScan {
 		p := &a.r.Partitions[i]
 		at := place{p.Topic, p.Partition}
 		d.known[at] = append(d.known[at], p)
-		d.at(at)
+		d.note(at)
 	}
 	if o.Log != nil {
 		d.log = newLogAudit(a, o.Log)
@@ -105,13 +105,11 @@ func newDeepScan(a *auditor, o AuditOptions) *deepScan {
 	return d
 }
 
-func (d *deepScan) at(at place) *foundAt {
-	f := d.found[at]
-	if f == nil {
-		f = &foundAt{low: math.MaxInt64, high: -1}
-		d.found[at] = f
+// note makes a place known.
+func (d *deepScan) note(at place) {
+	if d.found[at] == nil {
+		d.found[at] = &foundAt{low: math.MaxInt64, high: -1}
 	}
-	return f
 }
 
 // pass reads both tables once.
@@ -260,10 +258,10 @@ func (d *deepScan) window(at place, r ident.Range) ident.Range {
 // collect adds what a pass found to the rest, and compares it with the log.
 func (d *deepScan) collect(ctx context.Context) error {
 	for at := range d.rows.sets {
-		d.at(at)
+		d.note(at)
 	}
 	for at := range d.poison.sets {
-		d.at(at)
+		d.note(at)
 	}
 	places := make([]place, 0, len(d.found))
 	for at := range d.found {

@@ -111,18 +111,30 @@ func TestAuditAgainstTheLogFindsWhatTheTableCannotKnow(t *testing.T) {
 		"a record that was never read": {func(f *fakeLog) {
 			f.parts[0] = append(f.parts[0][:9:9], append([]LogRecord{{Offset: 9, Millis: 1}}, f.parts[0][9:]...)...)
 		}, "offsets [0,10): 2 records of the log are neither a row nor quarantined, 1 were counted as skipped; they begin with [7 9]"},
-		"a row without a record": {func(f *fakeLog) { f.change(0, 2, nil) },
-			"rows or quarantined records of 1 offsets at which the log has no committed record, though the topic is not compacted: [2]"},
-		"a row of a marker": {func(f *fakeLog) { f.change(0, 3, func(r *LogRecord) { r.Control = true }) },
-			"rows or quarantined records of offsets at which the log has control records: [3]"},
-		"a row of another record": {func(f *fakeLog) { f.change(1, 3, func(r *LogRecord) { r.Millis++ }) },
-			"orders[1]: rows of offsets 0 to 7 have other timestamps"},
-		"a value that was counted as a tombstone": {func(f *fakeLog) { f.change(0, 17, func(r *LogRecord) { r.Tombstone = false }) },
-			"offsets [10,20): 1 records were counted as tombstones, the log has 0"},
-		"an offset that was counted as a marker": {func(f *fakeLog) { f.change(0, 18, nil) },
-			"offsets [10,20): the log has no record at 2 offsets that are no rows, 1 were counted as absent"},
-		"a marker too many": {func(f *fakeLog) { f.change(0, 17, func(r *LogRecord) { r.Control = true }) },
-			"the log has 2 control records, 1 were counted"},
+		"a row without a record": {
+			func(f *fakeLog) { f.change(0, 2, nil) },
+			"rows or quarantined records of 1 offsets at which the log has no committed record, though the topic is not compacted: [2]",
+		},
+		"a row of a marker": {
+			func(f *fakeLog) { f.change(0, 3, func(r *LogRecord) { r.Control = true }) },
+			"rows or quarantined records of offsets at which the log has control records: [3]",
+		},
+		"a row of another record": {
+			func(f *fakeLog) { f.change(1, 3, func(r *LogRecord) { r.Millis++ }) },
+			"orders[1]: rows of offsets 0 to 7 have other timestamps",
+		},
+		"a value that was counted as a tombstone": {
+			func(f *fakeLog) { f.change(0, 17, func(r *LogRecord) { r.Tombstone = false }) },
+			"offsets [10,20): 1 records were counted as tombstones, the log has 0",
+		},
+		"an offset that was counted as a marker": {
+			func(f *fakeLog) { f.change(0, 18, nil) },
+			"offsets [10,20): the log has no record at 2 offsets that are no rows, 1 were counted as absent",
+		},
+		"a marker too many": {
+			func(f *fakeLog) { f.change(0, 17, func(r *LogRecord) { r.Control = true }) },
+			"the log has 2 control records, 1 were counted",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, log := compared(t)

@@ -186,6 +186,11 @@ func (b *bench) batch(p ident.Partition, r ident.Range) arrow.RecordBatch {
 		address.FieldBuilder(0).(*array.StringBuilder).Append(fmt.Sprint("zip", o%7))
 		field("_lsn").(*array.Int64Builder).Append(o)
 		appendKafka(field("_kafka").(*array.StructBuilder), p, o)
+		for i := range rb.Fields() {
+			if f := rb.Field(i); f.Len() < rb.Field(0).Len() {
+				f.AppendNull() // a column that others added
+			}
+		}
 	}
 	return rb.NewRecordBatch()
 }

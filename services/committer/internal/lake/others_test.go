@@ -27,12 +27,12 @@ var othersDo = []struct {
 			return tx.Delete(b.Context(), iceberg.IsNull(iceberg.Reference("id")), nil)
 		})
 	}},
-	{name: "delete of a row of ours", rows: -1, plain: Violated, deep: Violated, do: func(b *bench, o *other) {
+	{name: "delete of rows of ours", rows: -2, plain: Violated, deep: Violated, do: func(b *bench, o *other) {
 		o.do(func(tx *table.Transaction) error {
 			return tx.Delete(b.Context(), iceberg.EqualTo(iceberg.Reference("id"), int64(1)), nil)
 		})
 	}},
-	{name: "delete files", rows: -1, plain: Unknown, deep: Violated, do: func(b *bench, o *other) {
+	{name: "delete files", rows: -2, plain: Unknown, deep: Violated, do: func(b *bench, o *other) {
 		o.do(func(tx *table.Transaction) error {
 			return tx.SetProperties(iceberg.Properties{"write.delete.mode": "merge-on-read"})
 		})

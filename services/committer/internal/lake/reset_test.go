@@ -24,7 +24,7 @@ func (b *bench) rollBack(to int64) Head {
 
 // reset carries out the decision to go on where the history ends, with lost
 // offsets of partition 0 given up.
-func (b *bench) reset(lost int64) *Staged {
+func (b *bench) reset(lost int64) {
 	b.Helper()
 	h := b.Head()
 	require.NoError(b, b.VoidQuarantine(b.Context()))
@@ -41,7 +41,7 @@ func (b *bench) reset(lost int64) *Staged {
 		r := ResetPartition{Pipeline: p.Pipeline, Topic: p.Topic, TopicID: p.TopicID, Partition: p.Number, Table: pos.Next, Copy: h.Copy.State.Positions()[p].Next, Next: pos.Next}
 		c.Reset.Partitions = append(c.Reset.Partitions, r)
 	}
-	return b.commit(c)
+	b.commit(c)
 }
 
 // G1, G5, G9: after a reset the audit is proven across it, tells the decision from

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/icestream/icestream/internal/event"
@@ -161,13 +162,13 @@ func (t Totals) shrinks() bool {
 
 // String is the counts for people.
 func (t Totals) String() string {
-	out := fmt.Sprintf("%d rows, %d quarantined", t.Rows, t.Quarantined)
+	out := []string{fmt.Sprintf("%d rows, %d quarantined", t.Rows, t.Quarantined)}
 	for _, r := range event.SkipReasons() {
 		if n := t.Skipped[r]; n != 0 {
-			out += fmt.Sprintf(", %d %s", n, r)
+			out = append(out, fmt.Sprintf("%d %s", n, r))
 		}
 	}
-	return out
+	return strings.Join(out, ", ")
 }
 
 // Clone returns an independent copy.
