@@ -44,7 +44,7 @@ func TestOthersWorkOnATableUnderLoad(t *testing.T) {
 	for _, do := range []func(context.Context, *table.Table, *table.Transaction) error{
 		appendNulls,
 		func(_ context.Context, _ *table.Table, tx *table.Transaction) error {
-			return tx.UpdateSchema(true, false).AddColumn([]string{"note"}, iceberg.PrimitiveTypes.String, "", false, nil).Commit()
+			return tx.UpdateSchema(true, false).AddColumn([]string{"added_by_others"}, iceberg.PrimitiveTypes.String, "", false, nil).Commit()
 		},
 		compact,
 		func(ctx context.Context, _ *table.Table, tx *table.Transaction) error {

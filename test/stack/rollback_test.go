@@ -115,8 +115,7 @@ func (w *world) headOf(namespace, name string) int64 {
 // foreign commits to a table as another engine would, and tries until it wins.
 func (w *world) foreign(namespace, name string, change func(context.Context, *table.Table, *table.Transaction) error) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
-	defer cancel()
+	ctx := w.t.Context()
 	cat, err := rest.NewCatalog(ctx, "foreign", "http://"+local(w.ports.catalog))
 	require.NoError(w.t, err)
 	w.eventually(func() error {
