@@ -28,7 +28,7 @@ func (s *commitService) ResetOffsets(ctx context.Context, req *committerv1.Reset
 	for _, f := range req.GetForward() {
 		o.Forward = append(o.Forward, commit.Forward{Pipeline: f.GetPipeline(), Topic: f.GetTopic(), Number: f.GetPartition(), Offset: f.GetOffset()})
 	}
-	e, err := s.hub.find(req.GetTable())
+	e, err := s.hub.find(ctx, req.GetTable())
 	if err != nil {
 		return nil, err
 	}
