@@ -1,41 +1,18 @@
 package ingest
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/icestream/icestream/internal/event"
 )
 
-func TestPositionBeyondTheEndStopsThePartition(t *testing.T) { // K5: the log lost its tail
-	w := newWorld(t, ordersTopic, topic(1))
-	w.produce(0, orders(1, 0, 10)...)
-	i := w.start()
-	w.appended(0, 10)
-	i.stop(t)
-	w.mu.Lock()
-	for p, pos := range w.committed {
-		pos.Next = 15
-		w.committed[p], w.next[p] = pos, 15
-	}
-	w.mu.Unlock()
-	w.start()
-	w.await("stopped", func() bool { return w.progress[0].State == event.PartitionStopped })
-	require.Contains(t, w.progress[0].Reason, "ends at offset 10, but everything below 15 was read already")
-	w.produce(0, orders(1, 10, 10)...)
-	w.appended(0, 20) // the log has grown beyond the position
-	require.NotContains(t, w.outcome(0), int64(14))
-}
-
-func TestTruncationIsFoundByTheLeaderEpoch(t *testing.T) { // K13
-	w := newWorld(t, ordersTopic, topic(1))
-	w.produce(0, orders(1, 0, 10)...)
-	i := w.start()
-	w.appended(0, 10)
-	w.commit()
-	i.stop(t)
+// divergedAt makes the brokers say that every leader epoch they are asked about ended at offset.
+func (w *world) divergedAt(offset int64) {
 	w.kafka.ControlKey(int16(kmsg.OffsetForLeaderEpoch), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		w.kafka.KeepControl()
 		resp := r.ResponseKind().(*kmsg.OffsetForLeaderEpochResponse)
@@ -44,15 +21,165 @@ func TestTruncationIsFoundByTheLeaderEpoch(t *testing.T) { // K13
 			rt.Topic = t.Topic
 			for _, p := range t.Partitions {
 				rp := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
-				rp.Partition, rp.LeaderEpoch, rp.EndOffset = p.Partition, p.LeaderEpoch, 4
+				rp.Partition, rp.LeaderEpoch, rp.EndOffset = p.Partition, p.LeaderEpoch, offset
 				rt.Partitions = append(rt.Partitions, rp)
 			}
 			resp.Topics = append(resp.Topics, rt)
 		}
 		return resp, nil, true
 	})
-	w.produce(0, orders(1, 10, 5)...)
-	w.start()
+}
+
+// failFetch answers the next fetches with an error of every partition, as often as said.
+func (w *world) failFetch(code *kerr.Error, times int) {
+	w.kafka.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		w.kafka.KeepControl()
+		req, resp := r.(*kmsg.FetchRequest), r.ResponseKind().(*kmsg.FetchResponse)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		switch {
+		case times == 0:
+			return nil, nil, false
+		case len(req.Topics) == 0: // an incremental request names nothing: have the session begun anew
+			resp.ErrorCode = kerr.FetchSessionIDNotFound.Code
+			return resp, nil, true
+		}
+		times--
+		for _, t := range req.Topics {
+			rt := kmsg.NewFetchResponseTopic()
+			rt.Topic, rt.TopicID = t.Topic, t.TopicID
+			for _, p := range t.Partitions {
+				rp := kmsg.NewFetchResponseTopicPartition()
+				rp.Partition, rp.ErrorCode = p.Partition, code.Code
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		return resp, nil, true
+	})
+}
+
+func containsAll(s string, words ...string) bool {
+	for _, word := range words {
+		if !strings.Contains(s, word) {
+			return false
+		}
+	}
+	return true
+}
+
+// beyondTheEnd makes a world whose table holds more than its Kafka log, without a leader epoch that could tell.
+func beyondTheEnd(t *testing.T, pipeline string) *world {
+	w := newWorld(t, pipeline, topic(1))
+	w.produce(0, orders(1, 0, 10)...)
+	i := w.start()
+	w.appended(0, 10)
+	i.stop(t)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for p, pos := range w.committed {
+		pos.Next = 15
+		w.committed[p], w.next[p] = pos, 15
+	}
+	return w
+}
+
+func TestPositionBeyondTheEndStopsThePartition(t *testing.T) { // K5: the log lost its tail
+	w := beyondTheEnd(t, ordersTopic)
+	i := w.start()
 	w.await("stopped", func() bool { return w.progress[0].State == event.PartitionStopped })
-	require.Contains(t, w.progress[0].Reason, "truncated below the position")
+	require.Contains(t, w.progress[0].Reason, "ends at offset 10, but everything below 15 was read already")
+	w.produce(0, orders(1, 10, 10)...) // the log has grown beyond the position: the loss is no smaller for that
+	w.await("the end is seen", func() bool { return w.progress[0].StableEnd == 20 })
+	i.s.pipelines[0].Pause(false) // try again at once
+	w.await("still stopped", func() bool {
+		return w.progress[0].State == event.PartitionStopped && w.progress[0].Reason != "" && w.at(0) == 15 &&
+			containsAll(w.progress[0].Reason, "has grown beyond it", "on_data_loss: continue")
+	})
+}
+
+func TestPositionBeyondTheEndWaitsForTheLogWhereThePipelineSaysSo(t *testing.T) { // K5
+	w := beyondTheEnd(t, ordersTopic+", on_data_loss: continue")
+	i := w.start()
+	w.await("waits", func() bool { return w.progress[0].State == event.PartitionWaiting && containsAll(w.progress[0].Reason, "was truncated") })
+	w.produce(0, orders(1, 10, 10)...)
+	w.appended(0, 20)
+	require.NotContains(t, w.outcome(0), int64(14))
+	require.Equal(t, "o15", w.outcome(0)[15])
+	n, _ := i.metrics.Value("icestream_ingest_data_loss_total", "p", "orders", "0")
+	require.InDelta(t, 1, n, 0, "one loss, however often it was looked at")
+}
+
+func TestTruncationIsFoundByTheLeaderEpoch(t *testing.T) { // K13
+	for name, committed := range map[string]bool{"committed": true, "uncommitted, by the next owner": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, ordersTopic, topic(1))
+			w.produce(0, orders(1, 0, 10)...)
+			i := w.start()
+			w.appended(0, 10)
+			if committed {
+				w.commit()
+			}
+			i.stop(t)
+			w.divergedAt(4)
+			w.produce(0, orders(1, 10, 5)...)
+			w.start()
+			w.await("stopped", func() bool { return w.progress[0].State == event.PartitionStopped })
+			require.Contains(t, w.progress[0].Reason, "other records from offset 4 on than those that were read up to 10")
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			require.EqualValues(t, 10, w.at(0))
+		})
+	}
+}
+
+// The leader changes while the log is read, and the new one holds other records below the position (K5, K13).
+func TestLogThatIsReplacedWhileItIsReadStopsThePartition(t *testing.T) {
+	for policy, stops := range map[string]bool{"stop": true, "continue": false} {
+		t.Run(policy, func(t *testing.T) {
+			w := newWorld(t, ordersTopic+", on_data_loss: "+policy, topic(1))
+			w.produce(0, orders(1, 0, 10)...)
+			i := w.start()
+			w.appended(0, 10)
+			w.divergedAt(4)
+			w.failFetch(kerr.FencedLeaderEpoch, 1)
+			if stops {
+				w.await("stopped", func() bool { return w.progress[0].State == event.PartitionStopped })
+				require.Contains(t, w.progress[0].Reason, "other records from offset 4 on")
+				w.produce(0, orders(1, 10, 5)...)
+				w.await("the end is seen", func() bool { return w.progress[0].StableEnd == 15 })
+				i.s.pipelines[0].Pause(false) // the next look finds the same
+				w.await("still stopped", func() bool { return w.progress[0].State == event.PartitionStopped })
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				require.EqualValues(t, 10, w.at(0))
+				return
+			}
+			w.produce(0, orders(1, 10, 5)...)
+			w.appended(0, 15)
+			require.Len(t, w.outcome(0), 15)
+			n, _ := i.metrics.Value("icestream_ingest_data_loss_total", "p", "orders", "0")
+			require.InDelta(t, 1, n, 0)
+		})
+	}
+}
+
+// Leaders move without a loss, and a broker that lags behind says things that pass (G11).
+func TestErrorsOfLeaderChangesPass(t *testing.T) {
+	w := newWorld(t, ordersTopic, topic(1))
+	w.start()
+	at := 0
+	for _, code := range []*kerr.Error{
+		kerr.UnknownLeaderEpoch, kerr.FencedLeaderEpoch, kerr.NotLeaderForPartition, kerr.ReplicaNotAvailable, kerr.OffsetNotAvailable,
+		kerr.UnknownTopicID, kerr.InconsistentTopicID, kerr.KafkaStorageError, kerr.OffsetOutOfRange, kerr.UnknownServerError,
+	} {
+		w.produce(0, orders(1, at, 5)...)
+		at += 5
+		w.appended(0, int64(at))
+		w.failFetch(code, 2)
+		w.produce(0, orders(1, at, 5)...)
+		at += 5
+		w.appended(0, int64(at))
+	}
+	require.Len(t, w.outcome(0), at)
 }

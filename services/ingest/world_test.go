@@ -320,6 +320,9 @@ func (w *world) append(st grpc.BidiStreamingServer[bufferv1.AppendRequest, buffe
 	welcome := &bufferv1.AppendWelcome{
 		TableUuid: make([]byte, 16), Boot: make([]byte, 16), Credit: 8 << 20, AppendedNext: wire.VectorToProto(w.next), Committed: wire.PositionsToProto(w.committed),
 	}
+	for _, p := range w.next.Partitions() {
+		welcome.AppendedLeaderEpochs = append(welcome.AppendedLeaderEpochs, w.epochBefore(p))
+	}
 	for _, fp := range slices.Sorted(maps.Keys(w.known)) {
 		welcome.Schemas = append(welcome.Schemas, w.publish(w.known[fp]))
 	}
@@ -369,10 +372,21 @@ func (w *world) take(f *wire.AppendFrame, out chan *bufferv1.AppendResponse) {
 	}
 	e := f.Entry
 	outcome := w.decide(e)
+	epoch := w.epochBefore(e.Partition)
 	out <- &bufferv1.AppendResponse{Message: &bufferv1.AppendResponse_Result{Result: &bufferv1.AppendResult{
-		Partition: wire.PartitionToProto(e.Partition), Range: wire.RangeToProto(e.Range), Outcome: outcome, AppendedNext: w.next[e.Partition],
+		Partition: wire.PartitionToProto(e.Partition), Range: wire.RangeToProto(e.Range), Outcome: outcome, AppendedNext: w.next[e.Partition], AppendedLeaderEpoch: &epoch,
 	}}}
 	out <- &bufferv1.AppendResponse{Message: &bufferv1.AppendResponse_Credit{Credit: &bufferv1.Credit{Bytes: e.Bytes()}}}
+}
+
+// epochBefore is the leader epoch of the record before the next offset of p.
+func (w *world) epochBefore(p ident.Partition) int32 {
+	for _, e := range slices.Backward(w.entries) {
+		if e.Partition == p && e.Range.Next == w.next[p] {
+			return e.LeaderEpoch
+		}
+	}
+	return -1
 }
 
 func (w *world) decide(e *event.Append) bufferv1.AppendOutcome {

@@ -123,9 +123,13 @@ func (a *appender) welcome(credit int64) *bufferv1.AppendResponse {
 			committed[p] = pos
 		}
 	}
+	epochs := make([]int32, 0, len(appended))
+	for _, p := range appended.Partitions() { // the order of VectorToProto
+		epochs = append(epochs, m.LeaderEpoch(p))
+	}
 	w := &bufferv1.AppendWelcome{
 		TableUuid: view.Table[:], LogEpoch: int64(view.LogEpoch), Boot: a.l.h.opt.Boot[:], Credit: credit,
-		AppendedNext: wire.VectorToProto(appended), Committed: wire.PositionsToProto(committed), Schemas: wire.SchemasToProto(m.Schemas()),
+		AppendedNext: wire.VectorToProto(appended), AppendedLeaderEpochs: epochs, Committed: wire.PositionsToProto(committed), Schemas: wire.SchemasToProto(m.Schemas()),
 	}
 	for _, o := range m.Outstanding() {
 		if o.Partition.Pipeline == a.pipeline {
@@ -247,7 +251,7 @@ func (a *appender) one(e *event.Append) {
 	defer l.mu.Unlock()
 	var v table.Verdict
 	if bad != nil {
-		v = table.Verdict{Outcome: table.Invalid, Next: l.m.AppendedNext(e.Partition), Text: bad.Error()}
+		v = table.Verdict{Outcome: table.Invalid, Next: l.m.AppendedNext(e.Partition), LeaderEpoch: l.m.LeaderEpoch(e.Partition), Text: bad.Error()}
 	} else {
 		v = l.verdict(e)
 	}
@@ -261,7 +265,7 @@ func (a *appender) one(e *event.Append) {
 	answer := func(o table.Outcome, text string) {
 		a.push(&bufferv1.AppendResponse{Message: &bufferv1.AppendResponse_Result{Result: &bufferv1.AppendResult{
 			Partition: wire.PartitionToProto(e.Partition), Range: wire.RangeToProto(e.Range),
-			Outcome: bufferv1.AppendOutcome(o), AppendedNext: v.Next, Text: text,
+			Outcome: bufferv1.AppendOutcome(o), AppendedNext: v.Next, AppendedLeaderEpoch: &v.LeaderEpoch, Text: text,
 		}}})
 		a.answers.Done()
 	}

@@ -35,10 +35,11 @@ func (o Outcome) String() string { return outcomeNames[o] }
 // Verdict answers one append. Step is set exactly when the outcome is Accepted:
 // the answer may be given once Done was called for it without an error.
 type Verdict struct {
-	Outcome Outcome
-	Next    int64 // appended_next after this append
-	Text    string
-	Step    *Step
+	Outcome     Outcome
+	Next        int64 // appended_next after this append
+	LeaderEpoch int32 // of the record before Next, -1 unknown
+	Text        string
+	Step        *Step
 }
 
 // longest is the greatest offset range that may take LSNs in one entry; a longer
@@ -53,7 +54,7 @@ func (m *Machine) Append(a *event.Append) Verdict {
 	}
 	at, known := m.appended[a.Partition]
 	refuse := func(o Outcome, format string, args ...any) Verdict {
-		return Verdict{Outcome: o, Next: at, Text: fmt.Sprintf(format, args...)}
+		return Verdict{Outcome: o, Next: at, LeaderEpoch: m.LeaderEpoch(a.Partition), Text: fmt.Sprintf(format, args...)}
 	}
 	if why := malformed(&a.Header); why != "" {
 		return refuse(Invalid, "%s %s: %s", a.Partition, a.Range, why)
@@ -77,10 +78,10 @@ func (m *Machine) Append(a *event.Append) Verdict {
 		return refuse(Waiting, "the LSN reservation %d is used up: the next commit extends it", m.reserved)
 	}
 	a.LSN, m.next = m.next, end
-	m.appended[a.Partition] = a.Range.Next
+	m.appended[a.Partition], m.epochs[a.Partition] = a.Range.Next, a.LeaderEpoch
 	s := &Step{life: m.life, events: []event.Event{{Append: a}}}
 	s.Records = []event.Event{{Append: &event.Append{Header: a.Header, LSN: a.LSN}}}
-	return Verdict{Outcome: Accepted, Next: a.Range.Next, Step: s}
+	return Verdict{Outcome: Accepted, Next: a.Range.Next, LeaderEpoch: a.LeaderEpoch, Step: s}
 }
 
 // Fresh reports whether a continues its partition, and with rows that the journal
@@ -100,13 +101,13 @@ func (m *Machine) refill(a *event.Append, list []*event.Append) Verdict {
 		return Verdict{Outcome: NotServing, Next: m.appended[a.Partition], Text: fault.New(fault.NotReady, "table %s: %s", m.name, why).Error()}
 	}
 	a.LSN = was.LSN
-	m.appended[a.Partition] = a.Range.Next
+	m.appended[a.Partition], m.epochs[a.Partition] = a.Range.Next, a.LeaderEpoch
 	if len(list) == 1 {
 		delete(m.outstanding, a.Partition)
 	} else {
 		m.outstanding[a.Partition] = list[1:]
 	}
-	return Verdict{Outcome: Accepted, Next: a.Range.Next, Step: &Step{life: m.life, events: []event.Event{{Append: a}}}}
+	return Verdict{Outcome: Accepted, Next: a.Range.Next, LeaderEpoch: a.LeaderEpoch, Step: &Step{life: m.life, events: []event.Event{{Append: a}}}}
 }
 
 // sameEntry compares what fixes the meaning of an entry. A newer schema

@@ -63,6 +63,7 @@ type Machine struct {
 	reserved    ident.LSN
 	next        ident.LSN
 	appended    ident.Vector
+	epochs      map[ident.Partition]int32           // leader epoch of the record before appended, -1 unknown
 	outstanding map[ident.Partition][]*event.Append // journaled, rows not yet sent again
 	known       map[string]event.Schema             // by fingerprint
 	order       []string                            // fingerprints as they were published
@@ -115,6 +116,16 @@ func (m *Machine) Appended() ident.Vector { return m.appended.Clone() }
 // AppendedNext is the next expected offset of one partition, 0 when unknown.
 func (m *Machine) AppendedNext(p ident.Partition) int64 { return m.appended[p] }
 
+// LeaderEpoch is the leader epoch of the record before the next expected offset
+// of p, by which a reader of Kafka finds out whether the log was replaced below
+// it; -1 when unknown.
+func (m *Machine) LeaderEpoch(p ident.Partition) int32 {
+	if e, ok := m.epochs[p]; ok {
+		return e
+	}
+	return -1
+}
+
 // Outstanding returns the entries whose rows must be sent again, cut at exactly
 // these bounds, by partition, then offset.
 func (m *Machine) Outstanding() []*event.Append {
@@ -161,21 +172,21 @@ func (m *Machine) need(why string) {
 func (m *Machine) begin(c event.Commit, next ident.LSN, outstanding []*event.Append) {
 	m.head, m.reserved = c, c.LSN.Reserved
 	m.next = max(next, c.LSN.Next, c.LSN.Start)
-	m.appended = ident.Vector{}
+	m.appended, m.epochs = ident.Vector{}, map[ident.Partition]int32{}
 	m.outstanding = map[ident.Partition][]*event.Append{}
 	for _, a := range outstanding {
 		m.outstanding[a.Partition] = append(m.outstanding[a.Partition], a)
 	}
 	for p, pos := range c.Positions {
-		m.raise(p, pos.Next)
+		m.raise(p, pos)
 	}
 }
 
-// raise tells that the table holds everything of p below committed. An entry
-// that straddles that offset is still re-filled whole, so that its digest can be
-// compared: the partition stands at its first offset then.
-func (m *Machine) raise(p ident.Partition, committed int64) {
-	list := m.outstanding[p]
+// raise tells that the table holds everything of p below its committed position.
+// An entry that straddles that offset is still re-filled whole, so that its digest
+// can be compared: the partition stands at its first offset then.
+func (m *Machine) raise(p ident.Partition, pos ident.Position) {
+	list, committed := m.outstanding[p], pos.Next
 	n := 0
 	for n < len(list) && list[n].Range.Next <= committed {
 		n++
@@ -190,7 +201,13 @@ func (m *Machine) raise(p ident.Partition, committed int64) {
 	} else {
 		m.outstanding[p] = list
 	}
-	m.appended.Raise(p, at)
+	if have, known := m.appended[p]; known && have >= at {
+		return
+	}
+	m.appended[p], m.epochs[p] = at, -1
+	if at == pos.Next && pos.Next > pos.Start {
+		m.epochs[p] = pos.LeaderEpoch
+	}
 }
 
 // end is the offset up to which the log knows p: appended or outstanding.

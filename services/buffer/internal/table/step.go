@@ -235,7 +235,7 @@ func (m *Machine) Report(c event.Commit) (*Step, error) {
 	m.reserved = max(m.reserved, c.LSN.Reserved)
 	m.next = max(m.next, c.LSN.Next)
 	for p, pos := range c.Positions {
-		m.raise(p, pos.Next)
+		m.raise(p, pos)
 	}
 	s.add(event.Event{Commit: &c})
 	return s, nil

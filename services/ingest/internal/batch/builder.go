@@ -337,7 +337,12 @@ func (b *Builder) Lost(next int64) {
 }
 
 // CloseTo accounts for offsets without a record up to next, for an entry whose end is known from before.
-func (b *Builder) CloseTo(next int64) { b.gap(next) }
+func (b *Builder) CloseTo(next int64) {
+	if next > b.next {
+		b.gap(next)
+		b.epoch = -1 // nobody knows in which epoch the offset before next was given
+	}
+}
 
 func (b *Builder) orderError(r *Record) error {
 	return fmt.Errorf("taking offset %d of %s where %d is next: %w", r.Offset, b.o.Partition, b.next, ErrOrder)

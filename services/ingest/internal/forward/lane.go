@@ -14,6 +14,8 @@ import (
 type Lane struct {
 	// Start is the offset at which to go on.
 	Start int64
+	// LeaderEpoch is that of the record before Start, -1 where the log does not know it.
+	LeaderEpoch int32
 	// Bounds are ranges, ascending and from Start on, that the log remembers without their rows: entries must be cut
 	// exactly there.
 	Bounds []ident.Range
@@ -45,9 +47,12 @@ func (s *Stream) Join(ctx context.Context, p ident.Partition, fallback int64) (*
 		if old := s.lanes[p]; old != nil {
 			old.end(ErrLeft)
 		}
-		l := &Lane{p: p, s: s, life: s.life, done: make(chan struct{}), Start: fallback}
+		l := &Lane{p: p, s: s, life: s.life, done: make(chan struct{}), Start: fallback, LeaderEpoch: -1}
 		if next, ok := s.next[p]; ok {
 			l.Start = next
+		}
+		if e, ok := s.epochs[p]; ok {
+			l.LeaderEpoch = e
 		}
 		l.acked = l.Start
 		for _, r := range s.bounds[p] {

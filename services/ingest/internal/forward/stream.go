@@ -63,6 +63,7 @@ type Stream struct {
 	changed chan struct{} // closed and replaced whenever a waiter may go on
 	life    *life         // nil while down
 	next    ident.Vector  // next expected offset, as far as the log has said in this life
+	epochs  map[ident.Partition]int32 // leader epoch of the record before next, where it is known
 	bounds  map[ident.Partition][]ident.Range
 	known   map[string]bool // schema fingerprints
 	lanes   map[ident.Partition]*Lane
@@ -98,7 +99,7 @@ func New(o Options) *Stream {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Stream{
-		o: o, changed: make(chan struct{}), next: ident.Vector{}, bounds: map[ident.Partition][]ident.Range{},
+		o: o, changed: make(chan struct{}), next: ident.Vector{}, epochs: map[ident.Partition]int32{}, bounds: map[ident.Partition][]ident.Range{},
 		known: map[string]bool{}, lanes: map[ident.Partition]*Lane{},
 	}
 }
@@ -210,9 +211,13 @@ func (s *Stream) welcome(l *life, m *bufferv1.AppendResponse) error {
 		}
 		bounds[p] = append(bounds[p], r)
 	}
+	epochs, err := leaderEpochs(w)
+	if err != nil {
+		return fmt.Errorf("reading the welcome of table %s: %w", s.o.Table, err)
+	}
 	s.mu.Lock()
 	l.credit = w.GetCredit()
-	s.next, s.bounds, s.known, s.life = next, bounds, map[string]bool{}, l
+	s.next, s.epochs, s.bounds, s.known, s.life = next, epochs, bounds, map[string]bool{}, l
 	for _, sc := range w.GetSchemas() {
 		s.known[sc.GetFingerprint()] = true
 	}
@@ -222,6 +227,19 @@ func (s *Stream) welcome(l *life, m *bufferv1.AppendResponse) error {
 	s.o.Log.Info("append stream is up", "table", s.o.Table, "pipeline", s.o.Pipeline, "log_epoch", w.GetLogEpoch(), "outstanding", len(w.GetOutstanding()))
 	s.o.Committed(committed)
 	return nil
+}
+
+// leaderEpochs pairs the next offsets of a welcome with the leader epochs before them.
+func leaderEpochs(w *bufferv1.AppendWelcome) (map[ident.Partition]int32, error) {
+	out := map[ident.Partition]int32{}
+	for i, e := range w.GetAppendedLeaderEpochs()[:min(len(w.GetAppendedLeaderEpochs()), len(w.GetAppendedNext()))] {
+		p, err := wire.PartitionFromProto(w.GetAppendedNext()[i].GetPartition())
+		if err != nil {
+			return nil, err
+		}
+		out[p] = e
+	}
+	return out, nil
 }
 
 func (s *Stream) receive(l *life) error {
@@ -275,6 +293,10 @@ func (s *Stream) result(l *life, r *bufferv1.AppendResult) error {
 	s.o.Budget.give(f.size)
 	if r.GetAppendedNext() > 0 || r.GetOutcome() != bufferv1.AppendOutcome_APPEND_OUTCOME_UNKNOWN_PARTITION {
 		s.next[p] = r.GetAppendedNext()
+		delete(s.epochs, p)
+		if r.AppendedLeaderEpoch != nil {
+			s.epochs[p] = r.GetAppendedLeaderEpoch()
+		}
 	}
 	stored := r.GetOutcome() == bufferv1.AppendOutcome_APPEND_OUTCOME_ACCEPTED || r.GetOutcome() == bufferv1.AppendOutcome_APPEND_OUTCOME_DUPLICATE
 	f.lane.pending--

@@ -56,15 +56,15 @@ func (s *session) run(ctx context.Context, committed ident.Position) error {
 	s.policy = s.w.p.policy.Load()
 	s.b = batch.New(batch.Options{Partition: s.part, Revision: s.policy.with(s.pins), MaxBytes: c.BatchBytes, MaxRows: maxRows, MaxMessage: c.MessageMax}, s.lane.Start)
 	defer func() { s.b.Drop(s.b.First()) }()
-	epoch := s.w.epochBefore(s.lane.Start, committed)
-	if err := s.checkLoss(ctx); err != nil {
+	epoch := s.lane.LeaderEpoch
+	if epoch < 0 && s.lane.Start == committed.Next && committed.Next > committed.Start {
+		epoch = committed.LeaderEpoch
+	}
+	if err := s.checkLoss(ctx, epoch); err != nil {
 		return err
 	}
-	if s.b.Next() != s.lane.Start {
-		epoch = -1
-	}
-	if s.w.lossAccepted() {
-		epoch = -1
+	if s.b.Next() != s.lane.Start || s.w.replacedBelow(s.lane.Start) && s.continues() {
+		epoch = -1 // what is gone is known already
 	}
 	if err := s.w.cursor.Seek(ctx, s.b.Next(), epoch); err != nil {
 		return err
@@ -78,8 +78,11 @@ func (s *session) run(ctx context.Context, committed ident.Position) error {
 	return err
 }
 
+func (s *session) continues() bool { return s.w.p.c.Pipeline.OnDataLoss == "continue" }
+
 // checkLoss compares the position with what Kafka holds. What is gone is recorded or stops the partition, by policy.
-func (s *session) checkLoss(ctx context.Context) error {
+// epoch is the leader epoch of the record before the position, -1 where it is not known.
+func (s *session) checkLoss(ctx context.Context, epoch int32) error {
 	l, err := s.w.cursor.Measure(ctx)
 	if err != nil {
 		return err
@@ -87,7 +90,7 @@ func (s *session) checkLoss(ctx context.Context) error {
 	at := s.b.Next()
 	switch {
 	case at < l.LogStart:
-		if s.w.p.c.Pipeline.OnDataLoss != "continue" {
+		if !s.continues() {
 			return &stopError{fmt.Errorf("%w: %s holds nothing below offset %d, and offsets %d to %d were not read: they are lost; set on_data_loss: continue to record the loss and go on",
 				source.ErrOutOfRange, s.part, l.LogStart, at, l.LogStart-1)}
 		}
@@ -95,29 +98,49 @@ func (s *session) checkLoss(ctx context.Context) error {
 		s.w.m.lost(l.LogStart - at)
 		s.b.Lost(l.LogStart)
 		return s.send(ctx)
-	case at > l.StableEnd && s.w.p.c.Pipeline.OnDataLoss == "continue":
-		return fault.New(fault.Unavailable, "%s ends at offset %d but offset %d is next: the log was truncated; records that took the offsets in between are not read", s.part, l.StableEnd, at)
 	case at > l.StableEnd:
+		s.replaced(at, "ends", l.StableEnd)
+		if s.continues() {
+			return fault.New(fault.Unavailable, "%s ends at offset %d but offset %d is next: the log was truncated; records that take the offsets in between are not read", s.part, l.StableEnd, at)
+		}
 		return &stopError{fmt.Errorf("%w: %s ends at offset %d, but everything below %d was read already; set on_data_loss: continue to go on when the log has grown beyond it",
 			source.ErrTruncated, s.part, l.StableEnd, at)}
+	case epoch < 0 && s.w.replacedBelow(at) && !s.continues():
+		// The log has grown beyond the position since, and no leader epoch would tell that other records stand below it.
+		return &stopError{fmt.Errorf("%w: %s ended below offset %d, up to which everything was read already, and has grown beyond it: other records took those offsets; set on_data_loss: continue to go on without them",
+			source.ErrTruncated, s.part, at)}
 	default:
 		return nil
 	}
+}
+
+// replaced notes, counts and logs that the cluster's log below the position at is not the one that was read.
+func (s *session) replaced(at int64, what string, end int64) {
+	if !s.w.noteReplaced(at) {
+		return
+	}
+	s.w.m.lost(0)
+	s.w.p.c.Log.Error("the Kafka log was truncated below what was read: records that took those offsets since are not read",
+		"partition", s.part.String(), "read_to", at, what, end)
 }
 
 // explain turns what the cursor reports into a stop, where the policy says so.
 func (s *session) explain(err error) error {
 	switch reason := source.Classify(err); {
 	case errors.Is(reason, source.ErrTruncated):
-		s.w.m.lost(0)
-		if s.w.p.c.Pipeline.OnDataLoss == "continue" {
-			s.w.acceptLoss()
+		at, to := s.lane.Acked(), source.DivergedAt(err)
+		if to >= at {
+			return err // nothing that the log holds: what was read beyond is thrown away with the session
+		}
+		s.replaced(at, "diverged", to)
+		if s.continues() {
 			return err
 		}
-		return &stopError{fmt.Errorf("%w; set on_data_loss: continue to go on at offset %d: %w", source.ErrTruncated, s.b.First(), err)}
+		return &stopError{fmt.Errorf("%w: %s has other records from offset %d on than those that were read up to %d; set on_data_loss: continue to go on at offset %d: %w",
+			source.ErrTruncated, s.part, to, at, at, err)}
 	case errors.Is(reason, source.ErrRecreated):
 		s.w.m.lost(0)
-		if s.w.p.c.Pipeline.OnDataLoss == "continue" {
+		if s.continues() {
 			s.w.p.c.Log.Error("topic was created again; reading the new one from its beginning", "partition", s.part.String(), "error", err)
 			s.w.p.consumer.Readopt(s.part.Topic)
 			return err

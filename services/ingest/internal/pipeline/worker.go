@@ -47,29 +47,31 @@ type worker struct {
 	fetched   int64
 	newest    time.Time
 	ackedNext int64
-	ackedAt   int32         // leader epoch of the record before ackedNext
-	accepted  bool          // a truncation was met and the policy is to go on
+	replaced  int64         // position below which the cluster's log was found replaced, -1 for none
 	records   *recordsError // why it stands still, where that is because of records
 }
 
-// acceptLoss lets later sessions go on at a position whose history the cluster has replaced.
-func (w *worker) acceptLoss() {
+// noteReplaced remembers that the cluster's log was found replaced below the position at; it reports whether that is news.
+func (w *worker) noteReplaced(at int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.accepted = true
+	news := w.replaced != at
+	w.replaced = at
+	return news
 }
 
-func (w *worker) lossAccepted() bool {
+// replacedBelow reports whether that was found about the very position at. Positions behind it have a history of their own.
+func (w *worker) replacedBelow(at int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.accepted
+	return w.replaced == at
 }
 
 func newWorker(p *Pipeline, k *source.Cursor) *worker {
 	return &worker{
 		p: p, cursor: k, m: newPartitionMetrics(p.c.Metrics, p.c.Pipeline.Name, k.TopicPartition),
 		drain: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}), flood: newFlood(p.c.Pipeline.Flood),
-		state: event.PartitionWaiting, reason: "starting", ackedNext: -1, fetched: -1,
+		state: event.PartitionWaiting, reason: "starting", ackedNext: -1, fetched: -1, replaced: -1,
 	}
 }
 
@@ -269,24 +271,7 @@ func (w *worker) took(next int64, newest int64) {
 func (w *worker) acked(h *event.Header) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if h.Range.Next > w.ackedNext {
-		w.ackedNext, w.ackedAt = h.Range.Next, h.LeaderEpoch
-	}
-}
-
-// epochBefore is the leader epoch of the record before offset, -1 where it is not known.
-func (w *worker) epochBefore(offset int64, committed ident.Position) int32 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch offset {
-	case w.ackedNext:
-		return w.ackedAt
-	case committed.Next:
-		if committed.Next > committed.Start {
-			return committed.LeaderEpoch
-		}
-	}
-	return -1
+	w.ackedNext = max(w.ackedNext, h.Range.Next)
 }
 
 func (w *worker) outgoing(e *batch.Entry) forward.Outgoing {

@@ -37,6 +37,16 @@ func Classify(err error) error {
 	}
 }
 
+// DivergedAt is the offset from which on the log holds other records than those that were read, for an error that is
+// ErrTruncated; 0 where that is not known.
+func DivergedAt(err error) int64 {
+	var loss *kgo.ErrDataLoss
+	if errors.As(err, &loss) {
+		return loss.ResetTo
+	}
+	return 0
+}
+
 // Handler is told about the group and the cluster. Its methods are called from the consumer's goroutines, one
 // at a time each, and may block a rebalance.
 type Handler interface {

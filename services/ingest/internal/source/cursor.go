@@ -141,7 +141,9 @@ func (k *Cursor) tps() map[string][]int32 { return map[string][]int32{k.Topic: {
 func (k *Cursor) deliver(p *kgo.FetchPartition, pool *slicePool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.active { // sought away or revoked meanwhile
+	// Sought away or revoked meanwhile, or behind an error: after it found that the log was replaced, the client goes on
+	// by itself at another offset, and its records may look as if they continued those in the queue.
+	if !k.active || k.err != nil {
 		for _, r := range p.Records {
 			r.Recycle()
 		}
@@ -149,8 +151,10 @@ func (k *Cursor) deliver(p *kgo.FetchPartition, pool *slicePool) {
 	}
 	if p.Err == nil {
 		k.limits.LogStart, k.limits.StableEnd = max(k.limits.LogStart, p.LogStartOffset), max(k.limits.StableEnd, p.LastStableOffset)
-	} else if k.err == nil {
+	} else {
 		k.err = fmt.Errorf("reading %s: %w", k.TopicPartition, p.Err)
+		k.c.fetch.RemoveConsumePartitions(k.tps()) // what it would fetch now is thrown away
+		k.active = false
 	}
 	if len(p.Records) > 0 {
 		f := &Fetch{cursor: k, raw: p.Records, Records: pool.get(len(p.Records))}

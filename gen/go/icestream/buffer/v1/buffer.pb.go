@@ -539,9 +539,12 @@ type AppendWelcome struct {
 	// Known schemas.
 	Schemas []*v1.TableSchema `protobuf:"bytes,7,rep,name=schemas,proto3" json:"schemas,omitempty"`
 	// Bytes that may be sent before more credit comes.
-	Credit        int64 `protobuf:"varint,8,opt,name=credit,proto3" json:"credit,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Credit int64 `protobuf:"varint,8,opt,name=credit,proto3" json:"credit,omitempty"`
+	// Leader epoch of the record before each offset of appended_next, in its order;
+	// -1 where unknown. Empty: all unknown.
+	AppendedLeaderEpochs []int32 `protobuf:"varint,9,rep,packed,name=appended_leader_epochs,json=appendedLeaderEpochs,proto3" json:"appended_leader_epochs,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *AppendWelcome) Reset() {
@@ -630,6 +633,13 @@ func (x *AppendWelcome) GetCredit() int64 {
 	return 0
 }
 
+func (x *AppendWelcome) GetAppendedLeaderEpochs() []int32 {
+	if x != nil {
+		return x.AppendedLeaderEpochs
+	}
+	return nil
+}
+
 // OutstandingEntry is a journaled range without rows after a restart.
 type OutstandingEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -706,9 +716,11 @@ type AppendResult struct {
 	// Next expected offset of the partition.
 	AppendedNext int64 `protobuf:"varint,4,opt,name=appended_next,json=appendedNext,proto3" json:"appended_next,omitempty"`
 	// Why, in words for people; empty when accepted.
-	Text          string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	// Leader epoch of the record before appended_next; -1 or absent where unknown.
+	AppendedLeaderEpoch *int32 `protobuf:"varint,6,opt,name=appended_leader_epoch,json=appendedLeaderEpoch,proto3,oneof" json:"appended_leader_epoch,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *AppendResult) Reset() {
@@ -774,6 +786,13 @@ func (x *AppendResult) GetText() string {
 		return x.Text
 	}
 	return ""
+}
+
+func (x *AppendResult) GetAppendedLeaderEpoch() int32 {
+	if x != nil && x.AppendedLeaderEpoch != nil {
+		return *x.AppendedLeaderEpoch
+	}
+	return 0
 }
 
 // Credit grants more bytes.
@@ -2060,7 +2079,7 @@ const file_icestream_buffer_v1_buffer_proto_rawDesc = "" +
 	"\tcommitted\x18\x04 \x01(\v2\x1e.icestream.buffer.v1.CommittedH\x00R\tcommitted\x129\n" +
 	"\x06schema\x18\x05 \x01(\v2\x1f.icestream.types.v1.TableSchemaH\x00R\x06schema\x12;\n" +
 	"\x06closed\x18\x06 \x01(\v2!.icestream.buffer.v1.AppendClosedH\x00R\x06closedB\t\n" +
-	"\amessage\"\x8a\x03\n" +
+	"\amessage\"\xc0\x03\n" +
 	"\rAppendWelcome\x12\x1d\n" +
 	"\n" +
 	"table_uuid\x18\x01 \x01(\fR\ttableUuid\x12\x1b\n" +
@@ -2070,17 +2089,20 @@ const file_icestream_buffer_v1_buffer_proto_rawDesc = "" +
 	"\tcommitted\x18\x05 \x03(\v2%.icestream.types.v1.PartitionPositionR\tcommitted\x12G\n" +
 	"\voutstanding\x18\x06 \x03(\v2%.icestream.buffer.v1.OutstandingEntryR\voutstanding\x129\n" +
 	"\aschemas\x18\a \x03(\v2\x1f.icestream.types.v1.TableSchemaR\aschemas\x12\x16\n" +
-	"\x06credit\x18\b \x01(\x03R\x06credit\"\xa2\x01\n" +
+	"\x06credit\x18\b \x01(\x03R\x06credit\x124\n" +
+	"\x16appended_leader_epochs\x18\t \x03(\x05R\x14appendedLeaderEpochs\"\xa2\x01\n" +
 	"\x10OutstandingEntry\x12;\n" +
 	"\tpartition\x18\x01 \x01(\v2\x1d.icestream.types.v1.PartitionR\tpartition\x125\n" +
 	"\x05range\x18\x02 \x01(\v2\x1f.icestream.types.v1.OffsetRangeR\x05range\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x04R\brevision\"\xf9\x01\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"\xcc\x02\n" +
 	"\fAppendResult\x12;\n" +
 	"\tpartition\x18\x01 \x01(\v2\x1d.icestream.types.v1.PartitionR\tpartition\x125\n" +
 	"\x05range\x18\x02 \x01(\v2\x1f.icestream.types.v1.OffsetRangeR\x05range\x12<\n" +
 	"\aoutcome\x18\x03 \x01(\x0e2\".icestream.buffer.v1.AppendOutcomeR\aoutcome\x12#\n" +
 	"\rappended_next\x18\x04 \x01(\x03R\fappendedNext\x12\x12\n" +
-	"\x04text\x18\x05 \x01(\tR\x04text\"\x1e\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\x127\n" +
+	"\x15appended_leader_epoch\x18\x06 \x01(\x05H\x00R\x13appendedLeaderEpoch\x88\x01\x01B\x18\n" +
+	"\x16_appended_leader_epoch\"\x1e\n" +
 	"\x06Credit\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\"P\n" +
 	"\tCommitted\x12C\n" +
@@ -2315,6 +2337,7 @@ func file_icestream_buffer_v1_buffer_proto_init() {
 		(*AppendResponse_Schema)(nil),
 		(*AppendResponse_Closed)(nil),
 	}
+	file_icestream_buffer_v1_buffer_proto_msgTypes[6].OneofWrappers = []any{}
 	file_icestream_buffer_v1_buffer_proto_msgTypes[11].OneofWrappers = []any{
 		(*FollowResponse_ImageBegin)(nil),
 		(*FollowResponse_Append)(nil),
