@@ -52,8 +52,25 @@ type File interface {
 // NoSpace reports whether err says that the disk is full (or a quota is), which
 // passes when room is made.
 func NoSpace(err error) bool {
+	if f := (final{}); errors.As(err, &f) {
+		return false
+	}
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
+
+// Final returns err such that NoSpace no longer takes it for a full disk that
+// passes, whatever it wraps.
+func Final(err error) error {
+	if err == nil {
+		return nil
+	}
+	return final{err}
+}
+
+type final struct{ error }
+
+// Unwrap keeps what the error says reachable.
+func (f final) Unwrap() error { return f.error }
 
 // OS is the real file system.
 type OS struct{}

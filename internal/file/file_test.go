@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -92,4 +93,40 @@ func TestACrashKeepsOnlyWhatWasSynced(t *testing.T) {
 	require.True(t, file.NoSpace(err))
 	require.False(t, file.NoSpace(errors.New("other")))
 	require.Equal(t, "onetwo", read(m.Crash(true, func(_ string, _, w []byte) []byte { return w })))
+}
+
+// A crash may keep any of the names that were changed since the last SyncDir, and a rename whole or not at all.
+func TestACrashKeepsAnyOfTheNamesThatWereNotSynced(t *testing.T) {
+	m := file.NewMem()
+	make := func(name string) {
+		h, err := m.Create(name)
+		require.NoError(t, err)
+		_, err = h.WriteAt([]byte("x"), 0)
+		require.NoError(t, err)
+		require.NoError(t, h.Sync())
+	}
+	make("d/old")
+	make("d/was")
+	require.NoError(t, m.SyncDir("d"))
+	make("d/new")
+	make("d/newer")
+	make("d/ghost")
+	require.NoError(t, m.Remove("d/ghost"))
+	require.NoError(t, m.Remove("d/old"))
+	require.NoError(t, m.Rename("d/was", "d/is"))
+	list := func(survivors ...string) []string {
+		names, err := m.CrashNames(func(name string) bool { return name == "d/ghost" || slices.Contains(survivors, name) }, nil).List("d")
+		require.NoError(t, err)
+		return names
+	}
+	require.Equal(t, []string{"old", "was"}, list())
+	require.Equal(t, []string{"newer", "old", "was"}, list("d/newer"))
+	require.Equal(t, []string{"was"}, list("d/old"))
+	require.Equal(t, []string{"is", "old"}, list("d/was"))
+	require.Equal(t, []string{"is", "new", "newer"}, list("d/old", "d/was", "d/new", "d/newer"))
+	back, err := m.Crash(false, nil).List("d")
+	require.NoError(t, err)
+	require.Equal(t, []string{"ghost", "old", "was"}, back, "made and removed again: the removal may be lost alone")
+	require.NoError(t, m.SyncDir("d"))
+	require.Equal(t, []string{"is", "new", "newer"}, list())
 }

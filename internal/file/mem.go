@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -32,7 +33,9 @@ const (
 type Mem struct {
 	mu     sync.Mutex
 	names  map[string]*node
-	stable map[string]*node // names as of the last SyncDir of their directory
+	stable map[string]*node  // names as of the last SyncDir of their directory
+	moved  map[string]string // where a name that was not synced was renamed from
+	ghosts map[string]*node  // made and removed again since the last SyncDir: the disk may hold them all the same
 	locked map[string]bool
 	before func(op Op, name string) error
 }
@@ -41,7 +44,7 @@ type node struct{ data, synced []byte }
 
 // NewMem returns an empty file system.
 func NewMem() *Mem {
-	return &Mem{names: map[string]*node{}, stable: map[string]*node{}, locked: map[string]bool{}}
+	return &Mem{names: map[string]*node{}, stable: map[string]*node{}, moved: map[string]string{}, ghosts: map[string]*node{}, locked: map[string]bool{}}
 }
 
 // Before calls f ahead of every operation that changes something; its error
@@ -69,11 +72,52 @@ func (m *Mem) check(op Op, name string) error {
 // content of each file from what was synced and what was written since; nil
 // keeps what was synced. names says whether names that were not synced survive.
 func (m *Mem) Crash(names bool, keep func(name string, synced, written []byte) []byte) *Mem {
+	return m.CrashNames(func(string) bool { return names }, keep)
+}
+
+// CrashNames is Crash with a choice for each name that was made, removed or
+// replaced since the last SyncDir: whether that survives. A rename survives whole
+// or not at all, under the name it was renamed from. What was made and removed
+// again is back where the removal does not survive.
+func (m *Mem) CrashNames(survives func(name string) bool, keep func(name string, synced, written []byte) []byte) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	src := m.stable
-	if names {
-		src = m.names
+	src := maps.Clone(m.stable)
+	settle := func(name string) {
+		if n := m.names[name]; n != nil {
+			src[name] = n
+		} else {
+			delete(src, name)
+		}
+	}
+	answers := map[string]bool{}
+	ask := survives
+	survives = func(name string) bool {
+		if _, asked := answers[name]; !asked {
+			answers[name] = ask(name)
+		}
+		return answers[name]
+	}
+	done := map[string]bool{}
+	for to, from := range m.moved {
+		done[to], done[from] = true, true
+		if survives(from) {
+			settle(from)
+			settle(to)
+		}
+	}
+	for _, names := range []map[string]*node{m.names, m.stable} {
+		for name := range names {
+			if !done[name] && m.names[name] != m.stable[name] && survives(name) {
+				settle(name)
+			}
+			done[name] = true
+		}
+	}
+	for name, n := range m.ghosts {
+		if src[name] == nil && !survives(name) {
+			src[name] = n
+		}
 	}
 	out := NewMem()
 	for name, n := range src {
@@ -126,6 +170,9 @@ func (m *Mem) Remove(name string) error {
 	if m.names[name] == nil {
 		return &fs.PathError{Op: "remove", Path: name, Err: fs.ErrNotExist}
 	}
+	if m.stable[name] == nil {
+		m.ghosts[name] = m.names[name]
+	}
 	delete(m.names, name)
 	return nil
 }
@@ -142,7 +189,7 @@ func (m *Mem) Rename(from, to string) error {
 		return &fs.PathError{Op: "rename", Path: from, Err: fs.ErrNotExist}
 	}
 	delete(m.names, from)
-	m.names[to] = n
+	m.names[to], m.moved[to] = n, from
 	return nil
 }
 
@@ -168,6 +215,8 @@ func (m *Mem) SyncDir(dir string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	in := func(name string) bool { return path.Dir(filepath.ToSlash(name)) == path.Clean(filepath.ToSlash(dir)) }
+	maps.DeleteFunc(m.ghosts, func(name string, _ *node) bool { return in(name) })
+	maps.DeleteFunc(m.moved, func(to, _ string) bool { return in(to) })
 	for name := range m.stable {
 		if in(name) && m.names[name] == nil {
 			delete(m.stable, name)

@@ -163,6 +163,51 @@ func TestARestartWithItsJournalKeepsLSNs(t *testing.T) {
 	require.True(t, b.health.Report("buffer").Ready)
 }
 
+// A partition whose rows do not come back after a restart holds nobody else: the others are read, appended to and
+// committed, and only what needs its rows waits (G3, G5; design section 2).
+func TestAPartitionThatDoesNotComeBackHoldsNoOther(t *testing.T) {
+	b := start(t, file.NewMem())
+	b.serve(orders)
+	s := b.sender(orders)
+	s.accept(entry(t, p0, 0, 5, 10))
+	s.accept(entry(t, p1, 0, 4, 10))
+	token := func() *readstatev1.At {
+		read, err := b.read.BeginRead(b.ctx(), &readstatev1.BeginReadRequest{Table: orders})
+		require.NoError(t, err)
+		return &readstatev1.At{Position: &readstatev1.At_Token{Token: read.GetToken()}}
+	}
+	both := token()
+
+	b = b.crash()
+	require.True(t, b.openTable(orders, state(2, 1, ident.Vector{p0: 0, p1: 0}, firstLSN)).GetServing())
+	s = b.sender(orders)
+	s.accept(entry(t, p1, 0, 4, 10))
+	s.accept(entry(t, p1, 4, 9, 10))
+	read := func(at *readstatev1.At) (int64, error) {
+		r, err := b.read.BeginRead(b.ctx(), &readstatev1.BeginReadRequest{Table: orders, At: at})
+		return r.GetHot().GetRows(), err
+	}
+	rows, err := read(nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 9, rows)
+	one := token()
+	rows, err = read(one)
+	require.NoError(t, err)
+	require.EqualValues(t, 9, rows)
+	_, err = read(both)
+	require.ErrorIs(t, err, fault.Of(fault.NotYet))
+	require.NoError(t, b.report(state(3, 1, ident.Vector{p0: 0, p1: 9}, ident.LSNState{Start: 100, Next: 114, Reserved: firstLSN.Reserved})))
+	s.accept(entry(t, p1, 9, 12, 10))
+	rows, err = read(nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, rows)
+
+	s.accept(entry(t, p0, 0, 5, 10))
+	rows, err = read(nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 8, rows)
+}
+
 func TestALostJournalWantsAnEpochAndClosesNothingElse(t *testing.T) {
 	b := start(t, file.NewMem())
 	b.serve(orders)

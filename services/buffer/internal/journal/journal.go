@@ -252,7 +252,9 @@ func (j *Journal) writeGroup(ctx context.Context, batch []item) (int, error) {
 	j.group++
 	for _, it := range batch[:n] {
 		for _, ev := range it.recs {
-			j.states.apply(Record{Table: it.table, Event: ev})
+			if err := j.states.apply(Record{Table: it.table, Event: ev}); err != nil {
+				return 0, fault.New(fault.Internal, "keeping the journal's state: %w", err)
+			}
 		}
 	}
 	if j.size < j.limit {
@@ -332,7 +334,8 @@ func (j *Journal) changed() {
 }
 
 // begin starts a new segment with the state of all tables and then removes the
-// older ones. If it fails, the segment in use stays in use.
+// older ones. If it fails for want of space, the segment in use stays in use; any
+// other failure ends the journal.
 func (j *Journal) begin() error {
 	number := j.number + 1
 	name := filepath.Join(j.opt.Dir, segmentName(number))
@@ -348,8 +351,7 @@ func (j *Journal) begin() error {
 		err = j.opt.FS.SyncDir(j.opt.Dir)
 	}
 	if err != nil {
-		err = fmt.Errorf("beginning segment %016x: %w", number, err)
-		return errors.Join(err, f.Close(), j.opt.FS.Remove(name))
+		return j.abandon(f, name, fmt.Errorf("beginning segment %016x: %w", number, err))
 	}
 	old, segs := j.file, j.segs
 	j.file, j.number, j.size, j.group, j.segs = f, number, size, group, []uint64{number}
@@ -357,16 +359,32 @@ func (j *Journal) begin() error {
 	if old != nil {
 		err = old.Close()
 	}
-	for _, n := range segs {
-		err = errors.Join(err, j.opt.FS.Remove(filepath.Join(j.opt.Dir, segmentName(n))))
-	}
-	if len(segs) > 0 {
-		err = errors.Join(err, j.opt.FS.SyncDir(j.opt.Dir))
+	for _, n := range segs { // each for good before the next: a gap in the numbers would mean damage
+		if err == nil {
+			err = j.remove(filepath.Join(j.opt.Dir, segmentName(n)))
+		}
 	}
 	if err != nil {
-		return fmt.Errorf("removing old segments: %w", err)
+		return fmt.Errorf("removing old segments: %w", file.Final(err))
 	}
 	return nil
+}
+
+func (j *Journal) remove(name string) error {
+	if err := j.opt.FS.Remove(name); err != nil {
+		return err
+	}
+	return j.opt.FS.SyncDir(j.opt.Dir)
+}
+
+// abandon takes a segment that was not finished away for good. Groups written to
+// the segment in use meanwhile would make a journal of the two that contradicts
+// itself; so if it cannot be taken away, the journal ends.
+func (j *Journal) abandon(f file.File, name string, why error) error {
+	if err := errors.Join(f.Close(), j.remove(name)); err != nil {
+		return file.Final(fmt.Errorf("%w; removing it again: %w", why, err))
+	}
+	return why
 }
 
 // fill writes the header and one group with the state of every table: one, so

@@ -25,8 +25,13 @@ type Recovered struct {
 // states folds records into the live state of every table.
 type states map[string]*readview.View
 
-func (s states) apply(r Record) {
+// apply takes in one record. Its error says that the record does not belong where
+// it stands, which only another program than this one writes.
+func (s states) apply(r Record) error {
 	v := s[r.Table]
+	if r.Image == nil && r.Event.Epoch == nil && (v == nil || !v.Ready()) {
+		return fmt.Errorf("%w: a record of table %q stands before any state of it", errDamaged, r.Table)
+	}
 	if v == nil {
 		v = readview.New()
 		s[r.Table] = v
@@ -34,9 +39,10 @@ func (s states) apply(r Record) {
 	if r.Image != nil {
 		v.Load(*r.Image)
 		v.RaiseLSN(r.NextLSN)
-		return
+		return nil
 	}
 	v.Apply(r.Event)
+	return nil
 }
 
 func segmentName(number uint64) string { return fmt.Sprintf("%016x", number) + segmentSuffix }
@@ -111,7 +117,7 @@ func load(fs file.FS, dir string) (found, error) {
 			return f, fmt.Errorf("reading %s: %w", name, err)
 		}
 		last := i == len(numbers)-1
-		s, err := scan(b, func(_ uint64, _ int, r Record) error { f.states.apply(r); return nil })
+		s, err := scan(b, func(_ uint64, _ int, r Record) error { return f.states.apply(r) })
 		if errors.Is(err, errNoHeader) {
 			if last {
 				f.headless = true
@@ -199,15 +205,20 @@ func prepare(fs file.FS, dir string, f *found) error {
 }
 
 // setAside renames all segments of a damaged journal, so that they can be looked
-// at and never be read again by a buffer.
+// at and never be read again by a buffer; oldest first and one after the other,
+// since a crash may leave the rest: newer ones begin with a whole state, or are
+// damaged themselves.
 func setAside(fs file.FS, dir string, numbers []uint64) error {
 	for _, n := range numbers {
 		name := filepath.Join(dir, segmentName(n))
 		if err := fs.Rename(name, name+".damaged"); err != nil {
 			return fmt.Errorf("setting the damaged %s aside: %w", name, err)
 		}
+		if err := fs.SyncDir(dir); err != nil {
+			return fmt.Errorf("syncing journal directory %s: %w", dir, err)
+		}
 	}
-	return fs.SyncDir(dir)
+	return nil
 }
 
 // recoverDir reads the journal in dir and leaves it ready for a new segment.

@@ -335,6 +335,45 @@ func TestAJournalThatIsNotTheTablesIsNotUsed(t *testing.T) {
 	require.ErrorIs(t, err, fault.Of(fault.Fenced))
 }
 
+// Whoever reads a partition on learns by the leader epoch before its position whether Kafka's log was replaced below it.
+func TestTheLeaderEpochBeforeThePositionIsKnown(t *testing.T) { // K13
+	m := serving(t)
+	require.EqualValues(t, -1, m.LeaderEpoch(p0), "nothing was read yet")
+	a := rows(p0, 0, 10)
+	a.LeaderEpoch = 4
+	accept(t, m, a)
+	require.EqualValues(t, 4, m.LeaderEpoch(p0))
+	b := rows(p0, 5, 12)
+	b.LeaderEpoch = 9
+	v := m.Append(b)
+	require.Equal(t, OutOfOrder, v.Outcome)
+	require.EqualValues(t, 4, v.LeaderEpoch, "what a refused entry says about the log counts for nothing")
+	gap := rows(p0, 10, 11)
+	gap.LeaderEpoch = -1 // it ends with offsets that have no record
+	accept(t, m, gap)
+	require.EqualValues(t, -1, m.LeaderEpoch(p0))
+
+	at := func(next int64, epoch int32) event.Commit { // committed by another ingest's rows
+		c := state(3, 1, ident.Vector{p0: next, p1: 0}, ident.LSNState{Start: 100, Next: 100, Reserved: 200})
+		c.Positions[p0] = ident.Position{Next: next, LeaderEpoch: epoch}
+		return c
+	}
+	s, err := m.Report(at(10, 3))
+	require.NoError(t, err)
+	done(t, m, s)
+	require.EqualValues(t, -1, m.LeaderEpoch(p0), "the log stands beyond what is committed")
+
+	rec := &Recovered{Image: m.View().Image(), NextLSN: m.NextLSN()}
+	m = New("shop.orders", bootID, nonces(), rec, "")
+	_, err = m.Open(at(11, 7), nil, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 7, m.LeaderEpoch(p0), "after a restart that of the table")
+	m = New("shop.orders", bootID, nonces(), rec, "")
+	_, err = m.Open(at(10, 7), nil, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 7, m.LeaderEpoch(p0))
+}
+
 func TestOpenOfAServingTableIsIdempotentAndAddsPartitionsAndSchemas(t *testing.T) {
 	m := serving(t)
 	p2 := ident.Partition{Pipeline: "orders", Topic: "orders", TopicID: ident.UUID{9}, Number: 2}
