@@ -101,7 +101,9 @@ func TestPositionBeyondTheEndStopsThePartition(t *testing.T) { // K5: the log lo
 func TestPositionBeyondTheEndWaitsForTheLogWhereThePipelineSaysSo(t *testing.T) { // K5
 	w := beyondTheEnd(t, ordersTopic+", on_data_loss: continue")
 	i := w.start()
-	w.await("waits", func() bool { return w.progress[0].State == event.PartitionWaiting && containsAll(w.progress[0].Reason, "was truncated") })
+	w.await("waits", func() bool {
+		return w.progress[0].State == event.PartitionWaiting && containsAll(w.progress[0].Reason, "was truncated")
+	})
 	w.produce(0, orders(1, 10, 10)...)
 	w.appended(0, 20)
 	require.NotContains(t, w.outcome(0), int64(14))

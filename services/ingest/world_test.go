@@ -386,6 +386,9 @@ func (w *world) epochBefore(p ident.Partition) int32 {
 			return e.LeaderEpoch
 		}
 	}
+	if pos := w.committed[p]; pos.Next == w.next[p] && pos.Next > pos.Start {
+		return pos.LeaderEpoch
+	}
 	return -1
 }
 

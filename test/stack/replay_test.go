@@ -47,12 +47,17 @@ func (w *world) parcels(cl *kgo.Client, partition int32, schemaID uint32, first,
 	require.NoError(w.t, cl.ProduceSync(w.t.Context(), list...).FirstErr())
 }
 
-// read reads the parcels at a token, "" for the newest, and returns its rows as id → "offset lsn" and the token. An id
-// that comes twice is an error.
+// read reads the parcels at a token, "" for the newest, and returns its rows as id → "offset lsn" and the token.
 func (w *world) read(token string) (rows map[string]string, tok string, err error) {
+	return w.readAt("shop.parcels", "id", token)
+}
+
+// readAt reads a table at a token, "" for the newest, and returns its rows as key → "offset lsn" and the token. A key
+// that comes twice is an error.
+func (w *world) readAt(table, key, token string) (rows map[string]string, tok string, err error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
-	req := &readstatev1.ScanRequest{Table: "shop.parcels"}
+	req := &readstatev1.ScanRequest{Table: table}
 	if token != "" {
 		req.At = &readstatev1.At{Position: &readstatev1.At_Token{Token: token}}
 	}
@@ -74,7 +79,7 @@ func (w *world) read(token string) (rows map[string]string, tok string, err erro
 	}}, func(rec arrow.RecordBatch) error {
 		column := func(name string) arrow.Array { return rec.Column(rec.Schema().FieldIndices(name)[0]) }
 		for i := range int(rec.NumRows()) {
-			id := column("id").ValueStr(i)
+			id := column(key).ValueStr(i)
 			if _, twice := rows[id]; twice {
 				return fmt.Errorf("%s is there twice", id)
 			}

@@ -145,10 +145,12 @@ func advance(p *lake.Pipeline, part ident.Partition, pos ident.Position, a *Adva
 		p.First = make(map[ident.Partition]int64)
 	}
 	p.First[part] = pos.Next
-	pos.Next = a.Range.Next
-	if a.LeaderEpoch >= 0 {
+	if !a.Range.Empty() {
+		// Unknown where the range ends with offsets that have no record: of an earlier record's epoch Kafka may say that it
+		// ended before, and the log would seem to be replaced.
 		pos.LeaderEpoch = a.LeaderEpoch
 	}
+	pos.Next = a.Range.Next
 	p.Positions[part] = pos
 	if p.Totals == nil {
 		p.Totals = make(map[ident.Partition]lake.Totals)

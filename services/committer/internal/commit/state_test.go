@@ -58,6 +58,16 @@ func TestAdvancedMovesOnlyWhatTheBatchHolds(t *testing.T) {
 	require.Equal(t, base(), was, "the base is not touched")
 }
 
+// A range that ends with offsets without a record forgets the leader epoch before it: Kafka would say that it ended below
+// the position, as if the log had been replaced (K13).
+func TestAGapAtTheEndOfARangeForgetsTheLeaderEpoch(t *testing.T) {
+	b := batchAt(2, 10)
+	b.Parts[part(0)].LeaderEpoch = -1
+	s, err := advanced(base(), b, nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, ident.Position{Next: 17, LeaderEpoch: -1}, s.Pipelines["p"].Positions[part(0)])
+}
+
 // com_check and row_epoch of the model: the ranges are checked against the very
 // snapshot that is asserted.
 func TestAdvancedRefusesWhatDoesNotContinueTheTable(t *testing.T) {

@@ -334,9 +334,7 @@ func (f *filler) account(e entry, rows, bad int64) error {
 		return fault.New(fault.Internal, "taking in %v %v: the batch ends at %d", part, e.within, a.Range.Next)
 	}
 	a.Add(e.within, rows, bad, e.append.Skips)
-	if e.append.LeaderEpoch >= 0 {
-		a.LeaderEpoch = e.append.LeaderEpoch
-	}
+	a.LeaderEpoch = e.append.LeaderEpoch
 	if e.append.MaxTime > 0 {
 		if newest := time.UnixMilli(e.append.MaxTime).UTC(); newest.After(a.NewestTime) {
 			a.NewestTime = newest

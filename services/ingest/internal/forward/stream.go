@@ -60,9 +60,9 @@ type Stream struct {
 	o Options
 
 	mu      sync.Mutex
-	changed chan struct{} // closed and replaced whenever a waiter may go on
-	life    *life         // nil while down
-	next    ident.Vector  // next expected offset, as far as the log has said in this life
+	changed chan struct{}             // closed and replaced whenever a waiter may go on
+	life    *life                     // nil while down
+	next    ident.Vector              // next expected offset, as far as the log has said in this life
 	epochs  map[ident.Partition]int32 // leader epoch of the record before next, where it is known
 	bounds  map[ident.Partition][]ident.Range
 	known   map[string]bool // schema fingerprints

@@ -217,7 +217,7 @@ func (w *worker) session(parent context.Context, again bool) error {
 		}
 	}()
 	s := &session{w: w, t: tbl, lane: lane, part: part, pins: pins}
-	return orCause(ctx, s.run(ctx, committed))
+	return orCause(ctx, s.run(ctx))
 }
 
 // watchDrain ends ctx when the worker is asked to finish while it waits for others.
