@@ -19,10 +19,10 @@ import (
 	"github.com/icestream/icestream/services/buffer"
 )
 
-// heldDisk is a disk whose syncs wait while the lock is held.
+// heldDisk is a disk whose syncs wait while hold is locked.
 type heldDisk struct {
 	file.OS
-	sync.RWMutex
+	hold sync.RWMutex
 }
 
 type heldFile struct {
@@ -38,8 +38,8 @@ func (d *heldDisk) Create(name string) (file.File, error) {
 
 // Sync implements file.File.
 func (f heldFile) Sync() error {
-	f.d.RLock()
-	defer f.d.RUnlock()
+	f.d.hold.RLock()
+	defer f.d.hold.RUnlock()
 	return f.File.Sync()
 }
 
@@ -69,12 +69,12 @@ func TestAThousandTablesShareOneJournal(t *testing.T) {
 		}
 	}
 	before := b.syncs()
-	disk.Lock() // as if one sync took until all tables have sent
+	disk.hold.Lock() // as if one sync took until all tables have sent
 	round(0, func() {
 		for i := range tables {
 			b.untilValue("icestream_buffer_appends_total", 1, name(i), "accepted")
 		}
-		disk.Unlock()
+		disk.hold.Unlock()
 	})
 	require.LessOrEqual(t, b.syncs()-before, 2.0, "whatever waited while the first group was synced takes one sync together")
 	began, syncs := time.Now(), b.syncs()
