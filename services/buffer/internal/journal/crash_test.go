@@ -145,7 +145,7 @@ func TestADiskThatFailsAtAnyStepLosesNothingThatWasAcknowledged(t *testing.T) {
 			}
 			switch {
 			case !more:
-			case fault.err == broken:
+			case errors.Is(fault.err, broken):
 				require.ErrorIs(t, err, broken, "operation %d (%s)", at, hit)
 			case err == nil:
 				require.Equal(t, len(steps), acked)

@@ -40,8 +40,7 @@ func Classify(err error) error {
 // DivergedAt is the offset from which on the log holds other records than those that were read, for an error that is
 // ErrTruncated; 0 where that is not known.
 func DivergedAt(err error) int64 {
-	var loss *kgo.ErrDataLoss
-	if errors.As(err, &loss) {
+	if loss, ok := errors.AsType[*kgo.ErrDataLoss](err); ok {
 		return loss.ResetTo
 	}
 	return 0
