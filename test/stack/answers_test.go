@@ -65,7 +65,7 @@ func answers() []answer {
 		answer{"lost on the way, then conflicts", []faulty.Fault{faulty.Lost(), conflict, conflict, conflict, conflict, conflict}, nil},
 		answer{"a yes that was none, then conflicts", []faulty.Fault{faulty.Pretended(), conflict, conflict, conflict, conflict}, nil},
 		answer{"a lost answer, seen late", []faulty.Fault{faulty.Unanswered()}, []faulty.Fault{faulty.Stale(1), faulty.Stale(2), faulty.Stale(1)}},
-		answer{"a yes, seen late", []faulty.Fault{{}}, []faulty.Fault{faulty.Stale(1), faulty.Stale(1), faulty.Stale(3)}},
+		answer{"a yes, seen late", []faulty.Fault{{}}, []faulty.Fault{faulty.Stale(3), faulty.Stale(1), faulty.Stale(1)}},
 		answer{"a conflict, seen late", []faulty.Fault{conflict}, slices.Repeat([]faulty.Fault{faulty.Stale(2)}, 4)},
 		answer{"loads fail", []faulty.Fault{faulty.Applied(500, "InternalServerError")}, []faulty.Fault{
 			faulty.Refused(503, "ServiceUnavailableException"), faulty.Lost(), faulty.Torn(), faulty.Refused(429, "TooManyRequestsException"),

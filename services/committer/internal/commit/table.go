@@ -214,8 +214,8 @@ func (t *Table) Failed(err error) {
 	t.status.failed(atFiles, err)
 }
 
-// Reopen notes that the buffer may have forgotten the table, because the stream
-// from it broke.
+// Reopen notes that the buffer may not know the table, because the stream from it
+// broke, or one to another began.
 func (t *Table) Reopen() {
 	t.mu.Lock()
 	t.opening = true

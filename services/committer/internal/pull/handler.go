@@ -161,6 +161,10 @@ func (h *handler) Notice(n follow.Notice) {
 	case n.EpochWanted != nil:
 		w := n.EpochWanted
 		h.owner.Want(commit.Wanted{Nonce: w.Nonce, Reason: w.Reason, AppendsWaiting: w.AppendsWaiting})
+	case n.Up:
+		// The buffer may be another than the one that was told of the table when the
+		// last stream broke: it may have died, told, before this stream was open.
+		h.owner.Reopen()
 	case n.Down != nil:
 		p.mu.Lock()
 		p.openSince, p.pinned = time.Time{}, false

@@ -31,7 +31,7 @@ import (
 type Owner interface {
 	// Want: the buffer wants an epoch fence.
 	Want(w commit.Wanted)
-	// Reopen: the stream broke, so the buffer may have forgotten the table.
+	// Reopen: the stream broke or opened, so the buffer may not know the table.
 	Reopen()
 	// Wake: more is held than before.
 	Wake()

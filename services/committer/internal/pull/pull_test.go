@@ -342,6 +342,18 @@ func TestAnImageOfTheSameEpochCostsNothing(t *testing.T) {
 	b.Release()
 }
 
+// G11: a buffer that was told of the table may die before the stream to it was open. The stream then opens at the next
+// one, which knows nothing, and nothing breaks that would say so.
+func TestABufferIsToldOfTheTableWheneverAStreamOpens(t *testing.T) {
+	r := newRig(t, 0)
+	r.p.Rebase(at(1, 0), true)
+	h := <-r.streams
+	h.Notice(follow.Notice{Down: errors.New("the first buffer died")})
+	require.Equal(t, 1, r.owner.reopen)
+	h.Notice(follow.Notice{Up: true})
+	require.Equal(t, 2, r.owner.reopen)
+}
+
 func TestWhatSomebodyElseCommittedIsDropped(t *testing.T) {
 	r := newRig(t, 0)
 	s := tableOf()
