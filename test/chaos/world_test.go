@@ -95,8 +95,8 @@ type slot struct {
 	old  *oldDisk  // an older state of it
 	node *node     // nil while it does not run, under world.mu
 	gen  int
-	// shadowed says that another committer was started while this one ran, and may have fenced it: it stops then, until
-	// somebody restarts it.
+	// shadowed says that another committer ran beside this one, started later or still on its way to take the table over,
+	// and may have fenced it: it stops then, until somebody restarts it.
 	shadowed bool
 }
 
@@ -305,7 +305,9 @@ func (w *world) start(s *slot) error {
 	s.node, s.shadowed = n, false
 	if s.role == discovery.Committer {
 		for _, other := range w.slots {
-			other.shadowed = other.shadowed || other.role == s.role && other != s
+			if other.role == s.role && other != s {
+				other.shadowed, s.shadowed = true, s.shadowed || other.node != nil
+			}
 		}
 	}
 	w.note("start %s", n.name)
