@@ -39,6 +39,30 @@ func (b *bufferClient) conn(ctx context.Context) (*grpc.ClientConn, error) {
 	return b.dial.Conn(address)
 }
 
+// whoever is a connection to whoever owns the table when a call begins. What was
+// resolved once may be the address of a buffer that never comes back (G11).
+type whoever struct{ b *bufferClient }
+
+var _ grpc.ClientConnInterface = whoever{}
+
+// Invoke implements grpc.ClientConnInterface.
+func (w whoever) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	conn, err := w.b.conn(ctx)
+	if err != nil {
+		return err
+	}
+	return conn.Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewStream implements grpc.ClientConnInterface.
+func (w whoever) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	conn, err := w.b.conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return conn.NewStream(ctx, desc, method, opts...)
+}
+
 func (b *bufferClient) client(ctx context.Context) (bufferv1.TableLogServiceClient, error) {
 	conn, err := b.conn(ctx)
 	if err != nil {

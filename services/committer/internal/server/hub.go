@@ -274,12 +274,8 @@ func (h *Hub) start(e *entry, name string, t *lake.Table) error {
 	e.puller = pull.New(pull.Options{
 		Table: name, Files: &files{hub: h, entry: e}, Budget: h.budget, Hot: &h.hot, Log: h.o.Log,
 		Follow: func(ctx context.Context, handler follow.Handler) error {
-			conn, err := buffer.conn(ctx)
-			if err != nil {
-				return err
-			}
 			return follow.Run(ctx, follow.Options{
-				Conn: conn, Table: name, Role: bufferv1.FollowerRole_FOLLOWER_ROLE_COMMITTER, Name: h.o.Instance, Log: h.o.Log,
+				Conn: whoever{buffer}, Table: name, Role: bufferv1.FollowerRole_FOLLOWER_ROLE_COMMITTER, Name: h.o.Instance, Log: h.o.Log,
 			}, handler)
 		},
 	})
