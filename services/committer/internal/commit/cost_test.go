@@ -99,9 +99,13 @@ type costMeter struct {
 	heap  map[int]uint64
 	done  chan struct{}
 	want  int
+	idle  func() // waits until what goes on beside the loop is done
 }
 
 func (m *costMeter) Stepped(s Step, took time.Duration) {
+	if s == StepReport && m.weighs() {
+		m.idle()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.steps[s] = append(m.steps[s], took)
@@ -113,7 +117,7 @@ func (m *costMeter) Stepped(s Step, took time.Duration) {
 	}
 	m.each = append(m.each, m.took)
 	m.took = 0
-	if n := len(m.each); n == m.want/10 || n == m.want {
+	if n := len(m.each); m.weighed(n) {
 		runtime.GC()
 		runtime.GC() // pools give up what they hold at the second
 		var mem runtime.MemStats
@@ -123,6 +127,15 @@ func (m *costMeter) Stepped(s Step, took time.Duration) {
 	if len(m.each) == m.want {
 		close(m.done)
 	}
+}
+
+func (m *costMeter) weighed(n int) bool { return n == m.want/10 || n == m.want }
+
+// weighs reports whether the memory in use is taken at the end of this commit.
+func (m *costMeter) weighs() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.weighed(len(m.each) + 1)
 }
 
 // costBuffer keeps nothing of what it is told.
@@ -149,6 +162,7 @@ func cost(t *testing.T, partitions, n int) (*costMeter, int64) {
 	table := New(Options{Name: "shop.orders", Policy: cut.Policy{Interval: time.Hour, Rows: 1}}, Ports{
 		Lake: tbl, Outbox: tbl, Intents: tbl, Buffer: &costBuffer{fakeBuffer{want: &Wanted{Nonce: 1}}}, Source: source, Observe: meter, Maintain: keeper,
 	})
+	meter.idle = table.cleaning.Wait
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- table.Run(ctx) }()
