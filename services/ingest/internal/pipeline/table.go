@@ -19,6 +19,7 @@ import (
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/lru"
+	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/internal/wire"
 	"github.com/icestream/icestream/services/ingest/internal/batch"
@@ -39,7 +40,7 @@ type table struct {
 	name   string
 	stream *forward.Stream
 
-	opening gate // one OpenTable at a time
+	opening run.Turn // one OpenTable at a time
 
 	mu        sync.Mutex
 	opened    bool
@@ -48,7 +49,7 @@ type table struct {
 	positions ident.Positions
 	latest    *event.Schema
 	plans     *lru.Cache[planKey, *plan]
-	proposing map[planKey]gate     // of plans that are being agreed on
+	proposing map[planKey]run.Turn // of plans that are being agreed on
 	convinced map[string]time.Time // topics whose records fit the settings, and until when that is believed
 	down      error
 }
@@ -88,24 +89,8 @@ func (pl *plan) put(r batch.Rows) {
 	pl.free = append(pl.free, r)
 }
 
-// gate is a mutex whose wait ends with a context.
-type gate chan struct{}
-
-func newGate() gate { return make(gate, 1) }
-
-func (g gate) enter(ctx context.Context) error {
-	select {
-	case g <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (g gate) leave() { <-g }
-
 func newTable(p *Pipeline, name string) *table {
-	t := &table{p: p, name: name, opening: newGate(), positions: ident.Positions{}, plans: lru.New[planKey, *plan](maxPlans), proposing: map[planKey]gate{}}
+	t := &table{p: p, name: name, opening: run.NewTurn(), positions: ident.Positions{}, plans: lru.New[planKey, *plan](maxPlans), proposing: map[planKey]run.Turn{}}
 	t.stream = forward.New(forward.Options{
 		Connect: t.connect, Table: name, Pipeline: p.c.Pipeline.Name, Instance: p.c.Instance, Budget: p.budget,
 		Backoff:   backoff.Policy{Initial: 50 * time.Millisecond, Max: 2 * time.Second, Factor: 2, Jitter: 0.3},
@@ -149,10 +134,10 @@ func (t *table) position(p ident.Partition) (ident.Position, bool) {
 // open makes sure that the committer has opened the table and knows the partition, and that the stream runs. With
 // again it asks the committer even if it seems to know.
 func (t *table) open(ctx context.Context, part ident.Partition, again bool) error {
-	if err := t.opening.enter(ctx); err != nil {
+	if err := t.opening.Take(ctx); err != nil {
 		return err
 	}
-	defer t.opening.leave()
+	defer t.opening.Give()
 	t.mu.Lock()
 	opened := t.opened
 	t.mu.Unlock()
@@ -295,20 +280,20 @@ func (t *table) planFor(ctx context.Context, r refs) (*plan, error) {
 	}
 	lock := t.proposing[key]
 	if lock == nil {
-		lock = newGate()
+		lock = run.NewTurn()
 		t.proposing[key] = lock
 	}
 	t.mu.Unlock()
-	if err := lock.enter(ctx); err != nil { // one partition asks, the others wait for its answer
+	if err := lock.Take(ctx); err != nil { // one partition asks, the others wait for its answer
 		return nil, err
 	}
 	defer func() {
 		t.mu.Lock()
 		if t.proposing[key] == lock {
-			delete(t.proposing, key) // ids must not pile up; those who wait hold the gate
+			delete(t.proposing, key) // ids must not pile up; those who wait hold the turn
 		}
 		t.mu.Unlock()
-		lock.leave()
+		lock.Give()
 	}()
 	t.mu.Lock()
 	pl, _ = t.plans.Get(key)

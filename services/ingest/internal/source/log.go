@@ -130,7 +130,7 @@ func (l *Log) Read(ctx context.Context, topic string, partition int32, first, ne
 	}
 	client, err := kgo.NewClient(append(slices.Clone(l.common),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.ConsumeResetOffset(kgo.NoResetOffset()),
-		kgo.FetchMaxBytes(maxFetch), kgo.FetchMaxPartitionBytes(maxQueue), kgo.MaxConcurrentFetches(1),
+		kgo.FetchMaxBytes(maxFetch), kgo.FetchMaxPartitionBytes(maxFetch), kgo.MaxConcurrentFetches(1),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {partition: kgo.NewOffset().At(first)}}))...)
 	if err != nil {
 		return fmt.Errorf("making the Kafka client: %w", err)
