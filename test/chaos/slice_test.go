@@ -5,6 +5,7 @@ package chaos
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,4 +18,20 @@ func TestASliceOfTheSeedsHolds(t *testing.T) {
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
+}
+
+// A protection that was rewritten takes its mutant with it: one that does not apply any more would be found only by `make mutants`.
+func TestEveryMutantStillApplies(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git applies the patches, and is not here")
+	}
+	patches, err := filepath.Glob("mutations/*.patch")
+	require.NoError(t, err)
+	require.NotEmpty(t, patches)
+	for _, name := range patches {
+		cmd := exec.CommandContext(t.Context(), "git", "apply", "--check", "--unidiff-zero", filepath.Join("test", "chaos", name))
+		cmd.Dir = filepath.Join("..", "..")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s: %s", name, out)
+	}
 }
