@@ -286,11 +286,7 @@ func TestNewPartitionsBeginAtTheEarliestWhateverTheStart(t *testing.T) { // K7
 	_, err := kadm.NewClient(w.producer).CreatePartitions(t.Context(), 1, "orders")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(w.kafka.PartitionInfos("orders")) == 2 }, 10*time.Second, time.Millisecond)
-	w.producer.ForceMetadataRefresh()
-	require.Eventually(t, func() bool {
-		parts, err := kadm.NewClient(w.producer).Metadata(t.Context(), "orders")
-		return err == nil && len(parts.Topics["orders"].Partitions) == 2
-	}, 10*time.Second, 10*time.Millisecond)
+	w.producer = w.dialProducer() // one that has never seen the topic with one partition
 	w.produce(1, orders(1, 0, 100)...)
 	w.appended(1, 100)
 	require.Len(t, w.outcome(1), 100)

@@ -108,9 +108,7 @@ func newWorld(t testing.TB, pipeline string, topics ...kfake.Opt) *world {
 	w.kafka, err = kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.BrokerConfigs(map[string]string{"message.max.bytes": "99000000"})}, topics...)...)
 	require.NoError(t, err)
 	t.Cleanup(w.kafka.Close)
-	w.producer, err = kgo.NewClient(kgo.SeedBrokers(w.kafka.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchMaxBytes(99_000_000), kgo.ProducerBatchCompression(kgo.NoCompression()))
-	require.NoError(t, err)
-	t.Cleanup(w.producer.Close)
+	w.producer = w.dialProducer()
 	w.registry = httptest.NewServer(http.HandlerFunc(w.serveRegistry))
 	t.Cleanup(w.registry.Close)
 	srv, err := rpc.Listen(t.Context(), "127.0.0.1:0", rpc.Options{Service: "world", Codec: wire.Codec{}, ToStatus: wire.ToStatus, FromStatus: wire.FromStatus})
@@ -461,6 +459,15 @@ func (w *world) restartLog() {
 	for _, cancel := range w.streams {
 		cancel()
 	}
+}
+
+// dialProducer gives a client that puts records where they say, and knows of topics what they are now.
+func (w *world) dialProducer() *kgo.Client {
+	w.t.Helper()
+	producer, err := kgo.NewClient(kgo.SeedBrokers(w.kafka.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchMaxBytes(99_000_000), kgo.ProducerBatchCompression(kgo.NoCompression()))
+	require.NoError(w.t, err)
+	w.t.Cleanup(producer.Close)
+	return producer
 }
 
 func (w *world) produce(partition int32, values ...[]byte) {
