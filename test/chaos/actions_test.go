@@ -144,11 +144,25 @@ func (w *world) one(role discovery.Role) *slot {
 
 // bringBack starts the owner of each role that does not run.
 func (w *world) bringBack() error {
+	return w.startOwners(func(s *slot) bool { return !w.up(s) })
+}
+
+// supervise starts an owner that an error of the disk ended, as whatever watches over processes does. One that ended
+// for any other reason stays down.
+func (w *world) supervise() error {
+	return w.startOwners(func(s *slot) bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return s.node == nil && s.diskDown
+	})
+}
+
+func (w *world) startOwners(missing func(*slot) bool) error {
 	if err := w.reap(); err != nil {
 		return err
 	}
 	for _, role := range roles {
-		if s := w.slots[string(role)+"-"+w.owned(role)]; !w.up(s) {
+		if s := w.slots[string(role)+"-"+w.owned(role)]; missing(s) {
 			if err := w.start(s); err != nil {
 				return err
 			}
@@ -343,6 +357,9 @@ func (w *world) jump() error {
 }
 
 var errDisk = errors.New("input/output error")
+
+// ofDisk reports whether an error of the disk that was made up is behind err.
+func ofDisk(err error) bool { return errors.Is(err, errDisk) || errors.Is(err, syscall.ENOSPC) }
 
 // disk fails operations of a journal, and kills its owner between them.
 func (w *world) disk(n *node, fs *file.Mem) func(file.Op, string) error {

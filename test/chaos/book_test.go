@@ -14,7 +14,6 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/iceberg-go/table"
 	"github.com/twmb/franz-go/pkg/kerr"
 )
 
@@ -110,13 +109,7 @@ func (b *book) id() int64 {
 // landed looks at a commit that the catalog has applied: no position goes back, no commit lands twice, epochs grow
 // (G1, G2, G5).
 func (b *book) landed(answer []byte) {
-	var body struct {
-		Metadata json.RawMessage `json:"metadata"`
-	}
-	h, err := head{}, json.Unmarshal(answer, &body)
-	if err == nil {
-		h, err = headOf(body.Metadata)
-	}
+	h, err := headOf(answer)
 	if err != nil {
 		b.w.violate("G1: a commit cannot be read: %w", err)
 		return
@@ -146,28 +139,39 @@ func (b *book) landed(answer []byte) {
 	b.now = h
 }
 
-// headOf reads the state of the newest snapshot that carries it, as docs/design.md section 4 says, with none of the
-// product's code.
-func headOf(metadata []byte) (head, error) {
-	m, err := table.ParseMetadataBytes(metadata)
-	if err != nil {
+// headOf reads the state of the newest snapshot that carries it, as docs/design.md section 4 says, out of the answer of
+// the catalog, with none of the product's code and none of the library's.
+func headOf(answer []byte) (head, error) {
+	type snapshot struct {
+		ID       int64             `json:"snapshot-id"`
+		Parent   *int64            `json:"parent-snapshot-id"`
+		Sequence int64             `json:"sequence-number"`
+		Summary  map[string]string `json:"summary"`
+	}
+	var body struct {
+		Metadata struct {
+			Current   *int64     `json:"current-snapshot-id"`
+			Snapshots []snapshot `json:"snapshots"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(answer, &body); err != nil {
 		return head{}, err
 	}
 	var h head
-	s := m.CurrentSnapshot()
-	if s == nil {
-		return h, nil
-	}
-	h.snapshot, h.sequence = s.SnapshotID, s.SequenceNumber
 	keys := map[string]string{}
-	for s != nil && keys["icestream.commit-id"] == "" {
-		if s.Summary != nil {
-			keys = s.Summary.Properties
-		}
-		if s.ParentSnapshotID == nil {
+	for id := body.Metadata.Current; id != nil && keys["icestream.commit-id"] == ""; {
+		i := slices.IndexFunc(body.Metadata.Snapshots, func(s snapshot) bool { return s.ID == *id })
+		if i < 0 {
 			break
 		}
-		s = m.SnapshotByID(*s.ParentSnapshotID)
+		s := body.Metadata.Snapshots[i]
+		if h.snapshot == 0 {
+			h.snapshot, h.sequence = s.ID, s.Sequence
+		}
+		if s.Summary != nil {
+			keys = s.Summary
+		}
+		id = s.Parent
 	}
 	return h, h.read(keys)
 }

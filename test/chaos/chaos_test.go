@@ -51,7 +51,7 @@ func play(t *testing.T, seed uint64, dir string) bool {
 	if err != nil || *trace {
 		fmt.Printf("%s\n", strings.Join(w.trace, "\n"))
 		if *logs {
-			fmt.Printf("log:\n%s\n", w.logs.last(2000))
+			fmt.Printf("log:\n%s\n", w.logs.text())
 		}
 	}
 	if err != nil {

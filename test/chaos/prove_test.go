@@ -97,6 +97,9 @@ func (w *world) settle() error {
 			return fmt.Errorf("G11: not everything has landed %v after the last fault: %w", patience, why)
 		}
 		time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
+		if err := w.supervise(); err != nil {
+			return err
+		}
 		if time.Since(began) > time.Minute {
 			if err := w.bury(w.ctx); err != nil {
 				return err

@@ -47,6 +47,9 @@ const (
 	broker     = "kafka:9092"
 
 	longestRepeat = 10 * time.Second
+
+	// keptLines of the services' logs are there when a seed fails.
+	keptLines = 20_000
 )
 
 // roles in the order in which they are ended and started.
@@ -98,6 +101,8 @@ type slot struct {
 	// shadowed says that another committer ran beside this one, started later or still on its way to take the table over,
 	// and may have fenced it: it stops then, until somebody restarts it.
 	shadowed bool
+	// diskDown says that an error of the disk ended what ran here, or kept it from starting: a supervisor starts it again.
+	diskDown bool // under world.mu
 }
 
 // oldDisk is a copy of a journal and what the world was like then.
@@ -299,10 +304,17 @@ func (w *world) start(s *slot) error {
 	if err != nil {
 		cancel()
 		w.fabric.set(n.name, func(st *nodeState) { st.dead = true })
+		if ofDisk(err) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.note("%s does not start: %v", n.name, err)
+			s.diskDown, s.fs = true, s.fs.Crash(true, nil)
+			return nil
+		}
 		return fmt.Errorf("starting %s: %w", n.name, err)
 	}
 	w.mu.Lock()
-	s.node, s.shadowed = n, false
+	s.node, s.shadowed, s.diskDown = n, false, false
 	if s.role == discovery.Committer {
 		for _, other := range w.slots {
 			if other.role == s.role && other != s {
@@ -318,6 +330,7 @@ func (w *world) start(s *slot) error {
 		if s.node == n { // it ended by itself, as after an error of its disk
 			w.note("%s ended by itself: %v", n.name, err)
 			w.killLocked(s, false, "because it ended")
+			s.diskDown = ofDisk(err)
 		}
 		w.mu.Unlock()
 		n.ended <- err
@@ -485,7 +498,7 @@ func refusal(err error) bool {
 	return r != fault.Internal && r != fault.Unspecified && r != fault.Corrupt || errors.Is(err, context.DeadlineExceeded)
 }
 
-// lines keeps a log.
+// lines keeps the end of a log.
 type lines struct {
 	mu  sync.Mutex
 	buf []string
@@ -496,14 +509,14 @@ func (l *lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.buf = append(l.buf, string(p))
-	if len(l.buf) > 4000 {
-		l.buf = slices.Delete(l.buf, 0, 2000)
+	if len(l.buf) > 2*keptLines {
+		l.buf = slices.Delete(l.buf, 0, keptLines)
 	}
 	return len(p), nil
 }
 
-func (l *lines) last(n int) string {
+func (l *lines) text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return strings.Join(l.buf[max(0, len(l.buf)-n):], "")
+	return strings.Join(l.buf, "")
 }

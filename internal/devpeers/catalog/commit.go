@@ -33,11 +33,11 @@ func (s *Server) commitTable(r *http.Request) (any, error) {
 	defer cancel()
 	s.commits.Lock()
 	defer s.commits.Unlock()
-	meta, location, err := s.commit(ctx, tableOf(r), req)
+	v, err := s.commit(ctx, tableOf(r), req)
 	if err != nil {
 		return nil, err
 	}
-	return map[string]any{"metadata-location": location, "metadata": meta}, nil
+	return v.answer(false)
 }
 
 // commitTransaction checks every table's requirements and only then commits the tables, in the order given. The SQL
@@ -59,7 +59,7 @@ func (s *Server) commitTransaction(r *http.Request) (any, error) {
 		}
 	}
 	for _, change := range req.Changes {
-		if _, _, err := s.commit(ctx, change.Identifier.ident(), change); err != nil {
+		if _, err := s.commit(ctx, change.Identifier.ident(), change); err != nil {
 			return nil, err
 		}
 	}
@@ -68,29 +68,33 @@ func (s *Server) commitTransaction(r *http.Request) (any, error) {
 
 // commit runs with s.commits held. Whatever it refuses before the swap has a definite answer (400, 404, 409); an error
 // of the swap itself is a 500, which tells the client that the outcome is unknown.
-func (s *Server) commit(ctx context.Context, ident table.Identifier, req commitBody) (table.Metadata, string, error) {
+func (s *Server) commit(ctx context.Context, ident table.Identifier, req commitBody) (*version, error) {
 	base, err := s.check(ctx, ident, req)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	meta, location, err := s.cat.CommitTable(ctx, ident, req.Requirements, req.Updates)
 	if err != nil {
 		// Another process may have moved the table after the check; the library reports that without a type.
 		if _, again := s.check(ctx, ident, req); again != nil {
-			return nil, "", again
+			return nil, again
 		}
-		return nil, "", err
+		return nil, err
 	}
 	if base != nil {
 		s.removeOldMetadata(base, meta)
 	}
-	return meta, location, nil
+	v, err := newVersion(location, meta)
+	if err == nil {
+		s.known.put(ident, v)
+	}
+	return v, err
 }
 
 // check loads the table and tries requirements and updates on it. It returns the metadata the commit would replace, nil
 // for a table that the commit creates.
 func (s *Server) check(ctx context.Context, ident table.Identifier, req commitBody) (table.Metadata, error) {
-	current, err := s.cat.LoadTable(ctx, ident)
+	current, err := s.newest(ctx, ident)
 	creates := requiresCreate(req.Requirements)
 	switch {
 	case errors.Is(err, catalog.ErrNoSuchTable) && creates:
@@ -101,15 +105,15 @@ func (s *Server) check(ctx context.Context, ident table.Identifier, req commitBo
 		return nil, fmt.Errorf("%w: %s", catalog.ErrTableAlreadyExists, strings.Join(ident, "."))
 	}
 	for _, requirement := range req.Requirements {
-		if err := requirement.Validate(current.Metadata()); err != nil {
+		if err := requirement.Validate(current.meta); err != nil {
 			return nil, conflict("table %s: requirement %s: %v: load the table again and decide anew",
 				strings.Join(ident, "."), requirement.GetType(), err)
 		}
 	}
-	if _, err := table.UpdateTableMetadata(current.Metadata(), req.Updates, current.MetadataLocation()); err != nil {
+	if _, err := table.UpdateTableMetadata(current.meta, req.Updates, current.location); err != nil {
 		return nil, badRequest("table %s: applying the updates: %v", strings.Join(ident, "."), err)
 	}
-	return current.Metadata(), nil
+	return current.meta, nil
 }
 
 func requiresCreate(requirements table.Requirements) bool {

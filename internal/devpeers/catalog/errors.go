@@ -85,7 +85,7 @@ func (s *Server) serve(handle func(*http.Request) (any, error)) http.HandlerFunc
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
-		body, err := json.Marshal(value)
+		body, err := encode(value)
 		if err != nil {
 			s.log.Error("encoding a catalog answer failed", "path", r.URL.Path, "error", err)
 			w.WriteHeader(http.StatusInternalServerError)
@@ -95,6 +95,13 @@ func (s *Server) serve(handle func(*http.Request) (any, error)) http.HandlerFunc
 		w.WriteHeader(code)
 		_, _ = w.Write(body) // the client has gone: nobody to tell
 	}
+}
+
+func encode(value any) ([]byte, error) {
+	if done, ok := value.(rawJSON); ok {
+		return done, nil
+	}
+	return json.Marshal(value)
 }
 
 // readJSON decodes the request body.

@@ -56,6 +56,7 @@ type Server struct {
 	warehouse string // file:// location without a trailing slash
 	log       *slog.Logger
 	http      *devpeers.HTTPServer
+	known     known
 
 	// commits serialises changes of tables, so that between the check of the requirements and the swap no other commit
 	// of this process comes in. Another process on the same file is still caught by the swap itself.

@@ -151,6 +151,30 @@ func TestCommitOnAStaleHeadAnswers409AndChangesNothing(t *testing.T) {
 	require.ErrorIs(t, err, table.ErrCommitFailed, "another table's uuid")
 }
 
+// A server remembers the newest version of a table; what another process on the same file commits, or who drops the
+// table and makes it anew, must be seen all the same.
+func TestWhatAnotherProcessDidToATableIsSeen(t *testing.T) {
+	dir := t.TempDir()
+	ours, theirs := client(t, start(t, dir)), client(t, start(t, dir))
+	ident := table.Identifier{"shop", "orders"}
+	tbl := newTable(t, ours, ident, nil)
+	for _, n := range []string{"1", "2"} {
+		_, _, err := theirs.CommitTable(t.Context(), ident, nil, []table.Update{table.NewSetPropertiesUpdate(iceberg.Properties{"n": n})})
+		require.NoError(t, err)
+		now, err := ours.LoadTable(t.Context(), ident)
+		require.NoError(t, err)
+		require.Equal(t, n, now.Properties()["n"])
+	}
+	require.NoError(t, theirs.DropTable(t.Context(), ident))
+	_, err := ours.LoadTable(t.Context(), ident)
+	require.ErrorIs(t, err, catalog.ErrNoSuchTable)
+	again := newTable(t, theirs, ident, nil)
+	now, err := ours.LoadTable(t.Context(), ident)
+	require.NoError(t, err)
+	require.Equal(t, again.Metadata().TableUUID(), now.Metadata().TableUUID())
+	require.NotEqual(t, tbl.Metadata().TableUUID(), now.Metadata().TableUUID())
+}
+
 func TestConcurrentWritersLoseNothing(t *testing.T) {
 	c := client(t, start(t, t.TempDir()))
 	ident := table.Identifier{"shop", "orders"}

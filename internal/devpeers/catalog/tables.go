@@ -29,11 +29,11 @@ func answerOf(t *table.Table) tableAnswer {
 }
 
 func (s *Server) loadTable(r *http.Request) (any, error) {
-	t, err := s.cat.LoadTable(r.Context(), tableOf(r))
+	v, err := s.newest(r.Context(), tableOf(r))
 	if err != nil {
 		return nil, err
 	}
-	return answerOf(t), nil
+	return v.answer(true)
 }
 
 func (s *Server) headTable(r *http.Request) (any, error) {

@@ -117,7 +117,7 @@ func (p *player) once(ctx context.Context, binary string, from, n uint64) uint64
 	}
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Dir = filepath.Join("test", "chaos")
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "TMPDIR="+p.dir)
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=800", "TMPDIR="+p.dir) // memory is cheaper here than the collector
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		p.fail(from, err.Error())
