@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/icestream/icestream/internal/protofile"
 )
 
 // mainFile is the name a schema has while it is compiled; a reference of that name would be another file.
@@ -24,51 +26,12 @@ type source struct {
 	descriptor *descriptorpb.FileDescriptorProto
 }
 
-// sourceOf tells the two forms apart. Base64 text is never a .proto file: that needs a space or a semicolon, unless it is
-// empty.
+// sourceOf tells the two forms apart. What is neither is for the compiler to refuse.
 func sourceOf(text string) source {
-	if text == "" || strings.ContainsAny(text, " ;\n\t{}") {
-		return source{text: text}
+	if file, err := protofile.Descriptor(text); err == nil && file != nil {
+		return source{descriptor: file}
 	}
-	raw, err := base64.StdEncoding.DecodeString(text)
-	if err != nil {
-		return source{text: text}
-	}
-	file := new(descriptorpb.FileDescriptorProto)
-	if err := proto.Unmarshal(raw, file); err != nil {
-		return source{text: text}
-	}
-	nameFieldsInJSON(file.GetMessageType())
-	return source{descriptor: file}
-}
-
-// nameFieldsInJSON gives fields the JSON names that a compiler derives, where a
-// descriptor leaves them out, as the serializers of some languages do: the
-// compiler takes missing names for empty ones, and two of those for a conflict.
-func nameFieldsInJSON(messages []*descriptorpb.DescriptorProto) {
-	for _, m := range messages {
-		for _, f := range m.GetField() {
-			if f.JsonName == nil {
-				f.JsonName = new(jsonName(f.GetName()))
-			}
-		}
-		nameFieldsInJSON(m.GetNestedType())
-	}
-}
-
-// jsonName is the lowerCamelCase name of a field, as Protobuf derives it.
-func jsonName(field string) string {
-	var b strings.Builder
-	upper := false
-	for _, c := range []byte(field) {
-		if upper && 'a' <= c && c <= 'z' {
-			c -= 'a' - 'A'
-		}
-		if upper = c == '_'; !upper {
-			b.WriteByte(c)
-		}
-	}
-	return b.String()
+	return source{text: text}
 }
 
 // compile checks a PROTOBUF schema with its references and returns its descriptor without positions and comments.

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,6 +13,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/icestream/icestream/internal/protofile"
 )
 
 // source is a file that a schema imports.
@@ -115,48 +116,17 @@ func (r *resolver) FindFileByPath(path string) (protocompile.SearchResult, error
 	return protocompile.SearchResult{}, protoregistry.NotFound
 }
 
-// parsed takes source text, or a serialized descriptor in base64, which cannot be
-// taken for source: that has blanks and braces.
+// parsed takes source text, or a serialized descriptor in base64.
 func parsed(path, text string) (protocompile.SearchResult, error) {
-	if raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text)); err == nil && len(raw) > 0 {
-		fdp := &descriptorpb.FileDescriptorProto{}
-		if err := proto.Unmarshal(raw, fdp); err != nil {
-			return protocompile.SearchResult{}, fmt.Errorf("decoding serialized descriptor: %w", err)
-		}
-		fdp.Name = new(path)
-		nameFieldsInJSON(fdp.GetMessageType())
-		return protocompile.SearchResult{Proto: fdp}, nil
+	file, err := protofile.Descriptor(text)
+	if err != nil {
+		return protocompile.SearchResult{}, err
+	}
+	if file != nil {
+		file.Name = new(path)
+		return protocompile.SearchResult{Proto: file}, nil
 	}
 	return protocompile.SearchResult{Source: strings.NewReader(readable(text))}, nil
-}
-
-// nameFieldsInJSON gives fields the JSON names that a compiler derives, where a
-// descriptor leaves them out, as the serializers of some languages do: the
-// compiler takes missing names for empty ones, and two of those for a conflict.
-func nameFieldsInJSON(messages []*descriptorpb.DescriptorProto) {
-	for _, m := range messages {
-		for _, f := range m.GetField() {
-			if f.JsonName == nil {
-				f.JsonName = new(jsonName(f.GetName()))
-			}
-		}
-		nameFieldsInJSON(m.GetNestedType())
-	}
-}
-
-// jsonName is the lowerCamelCase name of a field, as Protobuf derives it.
-func jsonName(field string) string {
-	var b strings.Builder
-	upper := false
-	for _, c := range []byte(field) {
-		if upper && 'a' <= c && c <= 'z' {
-			c -= 'a' - 'A'
-		}
-		if upper = c == '_'; !upper {
-			b.WriteByte(c)
-		}
-	}
-	return b.String()
 }
 
 // explain names the file, its subject and the line.
