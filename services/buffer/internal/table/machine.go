@@ -60,6 +60,7 @@ type Machine struct {
 
 	view        *readview.View // what followers may see
 	head        event.Commit   // newest state accepted, perhaps not durable yet
+	over        ident.LogEpoch // epoch of the head when a new one began to be wanted
 	reserved    ident.LSN
 	next        ident.LSN
 	appended    ident.Vector
@@ -160,10 +161,10 @@ func (m *Machine) learn(list []event.Schema) (news []event.Schema) {
 	return news
 }
 
-// need makes the log wait for a fence commit. Steps under way become void.
+// need makes the log wait for a fence commit on top of the head. Steps under way become void.
 func (m *Machine) need(why string) {
 	m.life++
-	m.state, m.pending = Need, false
+	m.state, m.pending, m.over = Need, false, m.head.LogEpoch
 	m.request = Request{Nonce: m.nonce(), Reason: why, Waiting: m.request.Waiting}
 }
 

@@ -233,6 +233,45 @@ func TestAGrantIsGoodOnceAndNeverForALaterRequest(t *testing.T) {
 	require.Equal(t, []event.EndedEpoch{{Epoch: 0, Base: ident.Vector{p0: 0, p1: 0}}, {Epoch: 1, Base: ident.Vector{p0: 3, p1: 0}}}, m.View().Ended())
 }
 
+// G11: the answer to a grant is lost on its way to the buffer, so the committer opens the table again, which stands at
+// its fence by then or further, and grants again what the same request was answered with.
+func TestAGrantIsTakenWhenTheTableWasOpenedAtItsFenceOrLater(t *testing.T) {
+	lsn := ident.LSNState{Start: 100, Next: 100, Reserved: 200}
+	at := ident.Vector{p0: 3, p1: 0}
+	fence := state(2, 1, at, lsn)
+	for _, now := range []event.Commit{fence, state(3, 1, at, lsn)} { // nobody, or another engine committed since
+		m := New("shop.orders", bootID, nonces(), nil, "")
+		_, err := m.Open(state(1, 0, at, ident.LSNState{}), []event.Schema{schemaA}, nil)
+		require.NoError(t, err)
+		req, _ := m.Request()
+		s, err := m.Open(now, []event.Schema{schemaA}, []event.EndedEpoch{{Epoch: 0, Base: at}})
+		require.NoError(t, err)
+		require.Nil(t, s)
+		again, ok := m.Request()
+		require.True(t, ok)
+		require.Equal(t, req.Nonce, again.Nonce)
+		s, err = m.Grant(req.Nonce, fence)
+		require.NoError(t, err)
+		done(t, m, s)
+		require.Equal(t, Serving, m.State())
+		require.Equal(t, now, m.Head())
+		require.Equal(t, ident.LSN(100), m.NextLSN())
+		require.Equal(t, []event.EndedEpoch{{Epoch: 0, Base: at}}, m.View().Ended())
+	}
+}
+
+// G5: the table went on to an epoch that another log was granted.
+func TestAGrantOfAnEpochThatTheTableHasPassedIsRefused(t *testing.T) {
+	m := New("shop.orders", bootID, nonces(), nil, "")
+	for seq, epoch := range []ident.LogEpoch{0, 2} {
+		_, err := m.Open(state(int64(1+seq), epoch, ident.Vector{p0: 0}, ident.LSNState{}), nil, nil)
+		require.NoError(t, err)
+	}
+	req, _ := m.Request()
+	_, err := m.Grant(req.Nonce, state(2, 1, ident.Vector{p0: 0}, ident.LSNState{Start: 100, Next: 100, Reserved: 200}))
+	require.ErrorIs(t, err, fault.Of(fault.InvalidArgument))
+}
+
 // restarted is a log whose journal remembers [0,10) and [10,20) of p0 at LSN 100
 // and 110, with the table at 0.
 func restarted() *Machine {

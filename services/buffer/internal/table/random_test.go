@@ -23,6 +23,8 @@ type sim struct {
 	waiting []*Step
 	durable []event.Event // records that survive a crash
 	table   event.Commit
+	granted event.Commit // the last fence, and the request that it answers
+	asked   uint64
 	shown   map[ident.LogEpoch]map[ident.LSN]row // every row a follower ever saw
 	names   map[ident.LogEpoch]map[row]ident.LSN
 	rev     uint64
@@ -179,12 +181,18 @@ func (s *sim) committer() {
 	if !ok {
 		return
 	}
-	start := s.table.LSN.Reserved
-	s.table = state(s.table.SequenceNumber+1, s.table.LogEpoch+1, s.table.Positions.Vector(), ident.LSNState{Start: start, Next: start, Reserved: start + 30})
-	if s.r.IntN(5) == 0 {
-		return // the grant is lost: the request stands, the epoch in the table has moved
+	if req.Nonce != s.asked || s.granted.LogEpoch != s.table.LogEpoch { // else the same request gets the same fence
+		start := s.table.LSN.Reserved
+		s.table = state(s.table.SequenceNumber+1, s.table.LogEpoch+1, s.table.Positions.Vector(), ident.LSNState{Start: start, Next: start, Reserved: start + 30})
+		s.granted, s.asked = s.table, req.Nonce
 	}
-	step, err := s.m.Grant(req.Nonce, s.table)
+	if s.r.IntN(5) == 0 { // the grant is lost: the request stands, the epoch in the table has moved
+		if s.r.IntN(2) == 0 { // others commit meanwhile
+			s.table = state(s.table.SequenceNumber+1, s.table.LogEpoch, s.table.Positions.Vector(), s.table.LSN)
+		}
+		return
+	}
+	step, err := s.m.Grant(req.Nonce, s.granted)
 	require.NoError(s.t, err, "seed %d", s.seed)
 	s.push(step)
 }

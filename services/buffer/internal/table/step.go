@@ -166,7 +166,9 @@ func (m *Machine) invalid(c event.Commit) string {
 }
 
 // Grant takes in the fence snapshot that answers request nonce. It is good once;
-// the repetition of a grant that was taken is acknowledged.
+// the repetition of a grant that was taken is acknowledged. The head may be of the
+// granted epoch already: a committer whose grant was lost opens the table, which
+// stands at its fence by then, before it grants again.
 func (m *Machine) Grant(nonce uint64, c event.Commit) (*Step, error) {
 	if m.state == Serving && nonce == m.granted && nonce != 0 && c.LogEpoch == m.head.LogEpoch && c.Table == m.head.Table {
 		return &Step{life: m.life}, nil
@@ -176,12 +178,15 @@ func (m *Machine) Grant(nonce uint64, c event.Commit) (*Step, error) {
 		return nil, fault.New(fault.Conflict, "table %s: nobody waits for epoch grant %d: look at the epoch that is wanted now", m.name, nonce)
 	case c.Table != m.head.Table || c.WriterEpoch < m.head.WriterEpoch:
 		return nil, m.fenced(c.Table, c.WriterEpoch)
-	case c.LogEpoch <= m.head.LogEpoch:
-		return nil, fault.New(fault.InvalidArgument, "table %s: epoch %d is granted, but the log was at %d already", m.name, c.LogEpoch, m.head.LogEpoch)
+	case c.LogEpoch <= m.over, c.LogEpoch < m.head.LogEpoch:
+		return nil, fault.New(fault.InvalidArgument, "table %s: epoch %d is granted, but the log was at %d already", m.name, c.LogEpoch, max(m.over, m.head.LogEpoch))
 	}
 	ended := m.ended
-	if c.LogEpoch == m.head.LogEpoch+1 { // a jump tells nothing about where the epoch before ended
-		ended = merged(ended, []event.EndedEpoch{{Epoch: m.head.LogEpoch, Base: c.Positions.Vector()}})
+	if c.LogEpoch == m.over+1 { // a jump tells nothing about where the epoch before ended
+		ended = merged(ended, []event.EndedEpoch{{Epoch: m.over, Base: c.Positions.Vector()}})
+	}
+	if c.LogEpoch == m.head.LogEpoch && !readview.Newer(c, m.head) {
+		c = m.head // of the same epoch and since the fence: others may have committed
 	}
 	s := &Step{turn: turnGrant, life: m.life}
 	s.add(event.Event{Epoch: &event.Epoch{Commit: c}})

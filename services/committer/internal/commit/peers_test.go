@@ -25,6 +25,8 @@ type fakeBuffer struct {
 	lastWords []string
 	// refuseGrants makes every grant one that nobody waits for.
 	refuseGrants bool
+	// refuses is the epoch that it does not take, whoever it is granted to.
+	refuses ident.LogEpoch
 }
 
 func (b *fakeBuffer) say(word string) { b.lastWords = append(b.lastWords, word) }
@@ -59,6 +61,9 @@ func (b *fakeBuffer) GrantEpoch(_ context.Context, nonce uint64, c event.Commit)
 	}
 	if b.refuseGrants {
 		return fault.New(fault.Conflict, "nobody waits for epoch grant %d", nonce)
+	}
+	if b.refuses == c.LogEpoch && c.LogEpoch != 0 {
+		return fault.New(fault.InvalidArgument, "epoch %d is granted, but the log was at it already", c.LogEpoch)
 	}
 	b.say("grant")
 	if b.grants == nil {

@@ -231,6 +231,7 @@ func (t *Table) grant(ctx context.Context, nonce uint64, c event.Commit) (time.T
 		if r != fault.Conflict && r.Retryable() || errors.Is(err, context.DeadlineExceeded) {
 			return t.talkAt, nil // the wish stands and is answered again
 		}
+		t.granted = grant{} // it is not offered again, or a buffer that goes on refusing it would never serve (G11)
 		t.mu.Lock()
 		t.opening = true // nobody waits for this grant: ask what is wanted now
 		t.mu.Unlock()

@@ -477,6 +477,21 @@ func TestAGrantThatNobodyWaitsForIsNotRepeated(t *testing.T) {
 	})
 }
 
+// G11: a buffer that does not take a fence and wants one all the same gets another, not the same for ever.
+func TestAGrantThatIsRefusedIsNotOfferedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.start()
+		r.pass(10 * time.Second)
+		epoch := r.head().State.LogEpoch
+		r.buffer.set(func() { r.buffer.refuses, r.buffer.want = epoch+1, &Wanted{Nonce: 2} })
+		r.table.Want(Wanted{Nonce: 2})
+		r.pass(time.Minute)
+		require.Equal(t, epoch+2, r.head().State.LogEpoch)
+		require.NoError(t, r.stop())
+	})
+}
+
 func TestFencesAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
