@@ -133,8 +133,13 @@ func (w *world) unsettled() error {
 	return nil
 }
 
-// bury takes members out of the group whose process was killed. A broker does that when their session is over; kfake
-// forgets the session of a member whose connection broke while it waited to join, and keeps it for ever.
+// longestRebalance is how long a broker lets a group wait for members to join, and some more.
+const longestRebalance = 2 * time.Minute
+
+// bury does what a broker does and kfake does not. It takes members out of the group whose process was killed: kfake
+// forgets the session of a member whose connection broke while it waited to join, and keeps it for ever. And it ends a
+// rebalance that goes on for longer than any may: kfake counts one who joins too few after a member that waited for its
+// assignment has left, and starts the time anew whenever somebody joins, so the others can wait for ever.
 func (w *world) bury(ctx context.Context) error {
 	d, err := w.admin.DescribeGroups(ctx, group)
 	if errors.Is(err, kerr.GroupIDNotFound) {
@@ -143,6 +148,12 @@ func (w *world) bury(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("oracle: asking for the members of the group: %w", err)
 	}
+	if d[group].State != "PreparingRebalance" {
+		w.joining = time.Time{}
+	} else if w.joining.IsZero() {
+		w.joining = time.Now()
+	}
+	hangs := !w.joining.IsZero() && time.Since(w.joining) > longestRebalance
 	alive := map[string]bool{}
 	for _, s := range w.running(discovery.Ingest, true) {
 		alive[fmt.Sprintf("%s.%d", s.name, s.gen)] = true
@@ -150,7 +161,7 @@ func (w *world) bury(ctx context.Context) error {
 	req := kmsg.NewPtrLeaveGroupRequest()
 	req.Group = group
 	for _, m := range d[group].Members {
-		if !alive[m.ClientID] {
+		if hangs || !alive[m.ClientID] {
 			gone := kmsg.NewLeaveGroupRequestMember()
 			gone.MemberID = m.MemberID
 			req.Members = append(req.Members, gone)
@@ -159,6 +170,10 @@ func (w *world) bury(ctx context.Context) error {
 	if len(req.Members) == 0 {
 		return nil
 	}
+	if hangs {
+		w.joining = time.Time{}
+	}
+	w.say("%d members are taken out of the group; its rebalance hangs: %v", len(req.Members), hangs)
 	_, err = req.RequestWith(ctx, w.client)
 	return err
 }

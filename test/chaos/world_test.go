@@ -60,24 +60,25 @@ var sides = []string{"a", "b"}
 
 // world is one suite with its peers, in a bubble. Its fields are the driver's, except for those under mu.
 type world struct {
-	ctx    context.Context
-	seed   uint64
-	dir    string
-	rng    *rand.Rand
-	plan   plan
-	fabric *fabric
-	kafka  *kfake.Cluster
-	lake   *catalog.Server
-	sea    *sea
-	client *kgo.Client
-	admin  *kadm.Client
-	conns  *rpc.Pool
-	slots  map[string]*slot
-	book   *book
-	log    *slog.Logger
-	logs   *lines
-	rev    int            // of the pipeline's settings
-	late   sync.WaitGroup // of what happens on its own
+	ctx     context.Context
+	seed    uint64
+	dir     string
+	rng     *rand.Rand
+	plan    plan
+	fabric  *fabric
+	kafka   *kfake.Cluster
+	lake    *catalog.Server
+	sea     *sea
+	client  *kgo.Client
+	admin   *kadm.Client
+	conns   *rpc.Pool
+	slots   map[string]*slot
+	book    *book
+	log     *slog.Logger
+	logs    *lines
+	rev     int            // of the pipeline's settings
+	late    sync.WaitGroup // of what happens on its own
+	joining time.Time      // since when the group has been seen to wait for members; zero: it does not
 
 	mu      sync.Mutex
 	chaos   bool
