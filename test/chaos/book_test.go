@@ -326,6 +326,9 @@ func (b *book) named(what string, rows []row, epoch int64, committed [partitions
 		}
 		b.names[r.lsn] = r.spot
 		memory := b.forEver
+		if was, hot := b.inEpoch[epoch][r.spot]; hot && was != r.lsn {
+			return fmt.Errorf("%s: row %v has LSN %d, in the same log epoch %d it was seen with %d", what, r.spot, r.lsn, epoch, was)
+		}
 		if r.offset >= committed[r.part] {
 			if b.inEpoch[epoch] == nil {
 				b.inEpoch[epoch] = map[spot]int64{}

@@ -59,6 +59,8 @@ const (
 	late
 	refuses
 	denies // a definite no: the request is bad
+	crash  // it is applied, and the committer dies before it hears of it
+	orphan // it is applied late, and the committer dies before it hears of it
 )
 
 type fakeSnapshot struct {
@@ -271,6 +273,14 @@ func (c *client) Send(_ context.Context, st *lake.Staged) error {
 		return errLost
 	case late:
 		f.inflight = append(f.inflight, func() { f.land(st, ch) })
+		return errLost
+	case crash:
+		f.land(st, ch)
+		c.crash()
+		return errLost
+	case orphan:
+		f.inflight = append(f.inflight, func() { f.land(st, ch) })
+		c.crash()
 		return errLost
 	case denies:
 		return fault.New(fault.InvalidArgument, "a column of that type is not supported here")

@@ -1,6 +1,7 @@
 package lake
 
 import (
+	"context"
 	"errors"
 	"os"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/catalog"
 	"github.com/apache/iceberg-go/table"
 	"github.com/stretchr/testify/require"
 
@@ -230,6 +232,43 @@ func TestAnOutageLeavesOneCopyOfTheFilesToBeMarked(t *testing.T) {
 	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
 	require.Len(t, b.quarantineFiles(), before+1)
 	require.Equal(t, Proven, b.audit(true).Verdict)
+}
+
+// tardy is a catalog that looks at the first request when it is told to, and never
+// at another.
+type tardy struct {
+	catalog.Catalog
+	arrive func() error
+}
+
+func (c *tardy) CommitTable(ctx context.Context, id table.Identifier, r []table.Requirement, u []table.Update) (table.Metadata, string, error) {
+	if c.arrive == nil {
+		c.arrive = func() error {
+			_, _, err := c.Catalog.CommitTable(context.WithoutCancel(ctx), id, r, u)
+			return err
+		}
+	}
+	return nil, "", errors.New("connection reset")
+}
+
+// G6: while the head stands, the first request to mark may still arrive, however
+// many tries follow it: the files that it names stay.
+func TestARequestToMarkThatArrivesLateNamesFilesThatAreThere(t *testing.T) {
+	b := replayable(t)
+	b.replay(ident.Range{First: 5, Next: 7})
+	real := b.lake.cat
+	slow := &tardy{Catalog: real}
+	b.lake.cat = slow
+	for range 3 {
+		b.outbox = nil
+		require.Error(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	}
+	require.NoError(t, slow.arrive())
+	b.lake.cat, b.outbox = real, nil
+	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	r := b.audit(true)
+	require.Equal(t, Proven, r.Verdict, r.Text())
+	require.Equal(t, []int64{4, 7, 8, 9, 0, 1, 2, 3}, offsets(b.bad(QuarantineFilter{Waiting: true})))
 }
 
 // Others replace the head while the outcome of a mark is open: what was written for

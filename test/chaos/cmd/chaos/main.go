@@ -36,7 +36,8 @@ func run(ctx context.Context) (bool, error) {
 	seed := flag.Uint64("seed", 0, "play this seed alone and print its events and logs")
 	workers := flag.Int("workers", runtime.NumCPU(), "processes at a time")
 	mutants := flag.Bool("mutants", false, "play mutants of the product instead of the product")
-	only := flag.String("only", "", "of the mutants, those whose names contain this")
+	within := flag.Duration("within", 0, "how long the seeds of one mutant may play; 0 is until all have played")
+	only := flag.String("only", "", "of the mutants, the one of this name, else those whose names contain it")
 	flag.Parse()
 	dir, err := os.MkdirTemp(scratch(), "chaos-")
 	if err != nil {
@@ -45,7 +46,7 @@ func run(ctx context.Context) (bool, error) {
 	defer func() { _ = os.RemoveAll(dir) }()
 	p := &player{dir: dir, workers: *workers}
 	if *mutants {
-		return playMutants(ctx, p, *seeds, *only)
+		return (&bench{player: p, most: *seeds, within: *within}).playMutants(ctx, *only)
 	}
 	binary := filepath.Join(dir, "chaos.test")
 	if err := build(ctx, binary, ""); err != nil {

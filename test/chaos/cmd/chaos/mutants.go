@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -20,6 +22,14 @@ type mutation struct {
 	touches    []string
 }
 
+// bench plays mutants.
+type bench struct {
+	*player
+	most   uint64        // seeds
+	within time.Duration // for the seeds of one mutant; 0 is no bound
+	whole  string        // the binary of the product as it is, once it was needed
+}
+
 // verdict of one mutant.
 type verdict struct {
 	killed bool
@@ -29,12 +39,16 @@ type verdict struct {
 }
 
 // playMutants plays all mutations and prints a table; it is false when one survives or does not apply any more.
-func playMutants(ctx context.Context, p *player, most uint64, only string) (bool, error) {
+func (b *bench) playMutants(ctx context.Context, only string) (bool, error) {
+	began := time.Now()
 	files, err := filepath.Glob("test/chaos/mutations/*.patch")
 	if err != nil {
 		return false, err
 	}
-	fmt.Printf("%-28s %-8s %-9s %6s  %s\n", "mutant", "level", "killed by", "took", "stands for")
+	if exact := filepath.Join("test", "chaos", "mutations", only+".patch"); slices.Contains(files, exact) {
+		files = []string{exact}
+	}
+	fmt.Printf(line, "mutant", "level", "took", "killed by", "stands for")
 	bad, n := []string{}, 0
 	for _, file := range files {
 		m, err := readMutation(file)
@@ -45,7 +59,7 @@ func playMutants(ctx context.Context, p *player, most uint64, only string) (bool
 			continue
 		}
 		n++
-		v, err := m.play(ctx, p, most)
+		v, err := b.play(ctx, m)
 		if ctx.Err() != nil {
 			return false, ctx.Err()
 		}
@@ -56,17 +70,19 @@ func playMutants(ctx context.Context, p *player, most uint64, only string) (bool
 		}
 		if !v.killed {
 			bad = append(bad, m.name)
-			v.by = "NOBODY"
+			v.by = strings.TrimSpace("NOBODY " + v.by)
 		}
-		fmt.Printf("%-28s %-8s %-9s %6s  %s\n", m.name, v.level, v.by, v.took.Round(time.Second), m.keys["Stands-for"])
+		fmt.Printf(line, m.name, v.level, v.took.Round(time.Second), v.by, m.keys["Stands-for"])
 	}
 	if len(bad) > 0 {
 		fmt.Printf("FAILED: of %d mutants these live or do not apply: %s\n", n, strings.Join(bad, ", "))
 		return false, nil
 	}
-	fmt.Printf("KILLED: all of %d mutants\n", n)
+	fmt.Printf("KILLED: all of %d mutants, in %v\n", n, time.Since(began).Round(time.Second))
 	return true, nil
 }
+
+const line = "%-22s %-8s %6v  %-62s %s\n"
 
 func readMutation(file string) (mutation, error) {
 	data, err := os.ReadFile(file)
@@ -84,10 +100,10 @@ func readMutation(file string) (mutation, error) {
 	return m, err
 }
 
-// play builds the mutant over a copy of the files it changes and plays seeds until one fails.
-func (m mutation) play(ctx context.Context, p *player, most uint64) (verdict, error) {
+// play builds the mutant over a copy of the files it changes and plays until somebody notices.
+func (b *bench) play(ctx context.Context, m mutation) (verdict, error) {
 	began := time.Now()
-	overlay, err := m.apply(ctx, filepath.Join(p.dir, m.name))
+	overlay, err := m.apply(ctx, filepath.Join(b.dir, m.name))
 	if err != nil {
 		return verdict{}, err
 	}
@@ -96,36 +112,96 @@ func (m mutation) play(ctx context.Context, p *player, most uint64) (verdict, er
 		v.level = "machine"
 		v.killed, v.by, err = m.machines(ctx, overlay, level)
 	} else {
-		v.killed, v.by, err = m.seeds(ctx, p, overlay, most)
+		v.killed, v.by, err = b.seeds(ctx, m.name, overlay)
 	}
 	v.took = time.Since(began)
 	return v, err
 }
 
-func (m mutation) seeds(ctx context.Context, p *player, overlay string, most uint64) (bool, string, error) {
-	binary := filepath.Join(p.dir, m.name+".test")
+// seeds plays until a seed fails that holds without the mutation.
+func (b *bench) seeds(ctx context.Context, name, overlay string) (bool, string, error) {
+	binary := filepath.Join(b.dir, name+".test")
 	defer func() { _ = os.Remove(binary) }()
 	if err := build(ctx, binary, overlay); err != nil {
 		return false, "", err
 	}
-	p.first, p.last, p.quiet, p.untilFails = 1, most, true, true
-	failed, _ := p.play(ctx, binary)
-	if len(failed) == 0 {
-		return false, "", nil
+	if b.within > 0 {
+		bounded, cancel := context.WithTimeout(ctx, b.within)
+		defer cancel()
+		ctx = bounded
 	}
-	return true, fmt.Sprintf("seed %d", failed[0]), nil
+	b.quiet, b.untilFails = true, true
+	var held uint64
+	for b.first, b.last = 1, b.most; b.first <= b.last && ctx.Err() == nil; b.first++ {
+		failed, played := b.player.play(ctx, binary)
+		held += played
+		if len(failed) == 0 {
+			break
+		}
+		why := reason(b.why)
+		holds, err := b.holds(ctx, failed[0])
+		if err != nil {
+			return false, "", err
+		}
+		if holds {
+			return true, fmt.Sprintf("seed %d: %s", failed[0], why), nil
+		}
+		fmt.Printf("%s: seed %d fails without the mutation too (%s)\n", name, failed[0], reason(b.why))
+		b.first = failed[0]
+	}
+	return false, fmt.Sprintf("in %d seeds", held), nil
 }
 
-// machines runs the random runs of a package.
+// holds plays a seed on the product as it is: what fails there too says nothing about a mutation.
+func (b *bench) holds(ctx context.Context, seed uint64) (bool, error) {
+	if b.whole == "" {
+		whole := filepath.Join(b.dir, "whole.test")
+		if err := build(ctx, whole, ""); err != nil {
+			return false, err
+		}
+		b.whole = whole
+	}
+	again := &player{dir: b.dir, workers: 1, first: seed, last: seed, quiet: true}
+	failed, _ := again.play(ctx, b.whole)
+	b.why = again.why
+	return len(failed) == 0, nil
+}
+
+// reason is the violation that ended a seed, without names that differ from run to run.
+func reason(why string) string {
+	if _, rest, ok := strings.Cut(why, "FAILED: "); ok {
+		why = rest
+	}
+	if i := violation.FindStringIndex(why); i != nil {
+		why = why[i[0]:]
+	}
+	why, _, _ = strings.Cut(why, "\n")
+	if len(why) > 48 {
+		why = why[:48] + "…"
+	}
+	return why
+}
+
+// violation is where the oracle names a guarantee.
+var violation = regexp.MustCompile(`G[0-9]+: `)
+
+// machines runs tests of one package.
 func (m mutation) machines(ctx context.Context, overlay, level string) (bool, string, error) {
 	pkg, test, _ := strings.Cut(level, " ")
-	if out, err := exec.CommandContext(ctx, "go", "vet", "-overlay", overlay, pkg).CombinedOutput(); err != nil {
-		return false, "", fmt.Errorf("building the mutant: %w\n%s", err, out)
+	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-overlay", overlay, "-run", "^"+test+"$", pkg)
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return false, "", nil
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-overlay", overlay, "-run", "^"+test+"$", pkg)
-	_, err := cmd.CombinedOutput()
-	return err != nil, "its runs", nil
+	failed := failure.FindSubmatch(out)
+	if failed == nil {
+		return false, "", fmt.Errorf("building the mutant, or running %s: %w\n%s", test, err, out)
+	}
+	return true, string(failed[1]), nil
 }
+
+// failure is how a test says that it has noticed.
+var failure = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
 
 // apply patches copies of the files and returns what lays them over the tree.
 func (m mutation) apply(ctx context.Context, tree string) (overlay string, err error) {

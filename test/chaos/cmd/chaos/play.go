@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -106,7 +105,7 @@ func (p *player) process(ctx context.Context, binary string, from, n uint64) {
 
 // once returns the last seed that is settled.
 func (p *player) once(ctx context.Context, binary string, from, n uint64) uint64 {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(n)*limit)
+	bounded, cancel := context.WithTimeout(ctx, time.Duration(n)*limit)
 	defer cancel()
 	args := []string{"-test.timeout", "0", "-test.run", "EverySeed", "-first", fmt.Sprint(from), "-seeds", fmt.Sprint(n)}
 	if p.verbose {
@@ -115,7 +114,7 @@ func (p *player) once(ctx context.Context, binary string, from, n uint64) uint64
 	if p.untilFails {
 		args = append(args, "-until-failure")
 	}
-	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd := exec.CommandContext(bounded, binary, args...)
 	cmd.Dir = filepath.Join("test", "chaos")
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=800", "TMPDIR="+p.dir) // memory is cheaper here than the collector
 	out, err := cmd.StdoutPipe()
@@ -134,7 +133,7 @@ func (p *player) once(ctx context.Context, binary string, from, n uint64) uint64
 	if at == 0 {
 		at = from
 	}
-	if err != nil && !settled && !errors.Is(ctx.Err(), context.Canceled) {
+	if err != nil && !settled && ctx.Err() == nil {
 		p.fail(at, fmt.Sprintf("seed %d ended its process: %v\n%s", at, err, tail.text()))
 	}
 	if !settled {
