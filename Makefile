@@ -138,8 +138,8 @@ chaos: ## break the whole suite by SEEDS (default 200) random plans under virtua
 	@$(GO) run ./test/chaos/cmd/chaos $(if $(SEED),-seed $(SEED),-seeds $(or $(SEEDS),200) -first $(or $(FIRST),1))
 
 .PHONY: mutants
-mutants: ## take one protection after the other out of the product; at most SEEDS (default 2,000) plans must notice each (ONLY=name, WITHIN=4m bounds each)
-	@$(GO) run ./test/chaos/cmd/chaos -mutants -seeds $(or $(SEEDS),2000) -within $(or $(WITHIN),0) -only "$(ONLY)"
+mutants: ## take one protection after the other out of the product; at most SEEDS (default 2,000) plans must notice each (ONLY=name, LEVEL=machine or stack, WITHIN=4m bounds each)
+	@$(GO) run ./test/chaos/cmd/chaos -mutants -seeds $(or $(SEEDS),2000) -within $(or $(WITHIN),0) -level "$(LEVEL)" -only "$(ONLY)"
 
 .PHONY: dev
 dev: ## run the whole suite with embedded peers for a minute and verify every row

@@ -37,6 +37,7 @@ func run(ctx context.Context) (bool, error) {
 	workers := flag.Int("workers", runtime.NumCPU(), "processes at a time")
 	mutants := flag.Bool("mutants", false, "play mutants of the product instead of the product")
 	within := flag.Duration("within", 0, "how long the seeds of one mutant may play; 0 is until all have played")
+	level := flag.String("level", "", "of the mutants, those of this level: stack or machine")
 	only := flag.String("only", "", "of the mutants, the one of this name, else those whose names contain it")
 	flag.Parse()
 	dir, err := os.MkdirTemp(scratch(), "chaos-")
@@ -46,7 +47,7 @@ func run(ctx context.Context) (bool, error) {
 	defer func() { _ = os.RemoveAll(dir) }()
 	p := &player{dir: dir, workers: *workers}
 	if *mutants {
-		return (&bench{player: p, most: *seeds, within: *within}).playMutants(ctx, *only)
+		return (&bench{player: p, most: *seeds, within: *within, level: *level}).playMutants(ctx, *only)
 	}
 	binary := filepath.Join(dir, "chaos.test")
 	if err := build(ctx, binary, ""); err != nil {

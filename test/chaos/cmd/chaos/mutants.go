@@ -9,13 +9,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
 // mutation is a patch that takes one protection out of the product. Above the diff stand lines "Key: value": Stands-for,
 // the entry of the model or the row of a crash table; and, where the seeds of a package's own machines are the ones to
-// notice, Level, as `./package TestName`.
+// notice, Level, as `./package TestName`. Begin names a seed that is known to notice: it is the first to be played.
 type mutation struct {
 	name, file string
 	keys       map[string]string
@@ -27,6 +28,7 @@ type bench struct {
 	*player
 	most   uint64        // seeds
 	within time.Duration // for the seeds of one mutant; 0 is no bound
+	level  string        // "machine", "stack", or "" for both
 	whole  string        // the binary of the product as it is, once it was needed
 }
 
@@ -55,7 +57,7 @@ func (b *bench) playMutants(ctx context.Context, only string) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if !strings.Contains(m.name, only) {
+		if !strings.Contains(m.name, only) || b.level != "" && b.level != m.level() {
 			continue
 		}
 		n++
@@ -84,6 +86,13 @@ func (b *bench) playMutants(ctx context.Context, only string) (bool, error) {
 
 const line = "%-22s %-8s %6v  %-62s %s\n"
 
+func (m mutation) level() string {
+	if m.keys["Level"] != "" {
+		return "machine"
+	}
+	return "stack"
+}
+
 func readMutation(file string) (mutation, error) {
 	data, err := os.ReadFile(file)
 	m := mutation{name: strings.TrimSuffix(filepath.Base(file), ".patch"), file: file, keys: map[string]string{}}
@@ -107,20 +116,26 @@ func (b *bench) play(ctx context.Context, m mutation) (verdict, error) {
 	if err != nil {
 		return verdict{}, err
 	}
-	v := verdict{level: "stack"}
+	v := verdict{level: m.level()}
 	if level, ok := m.keys["Level"]; ok {
-		v.level = "machine"
 		v.killed, v.by, err = m.machines(ctx, overlay, level)
 	} else {
-		v.killed, v.by, err = b.seeds(ctx, m.name, overlay)
+		v.killed, v.by, err = b.seeds(ctx, m, overlay)
 	}
 	v.took = time.Since(began)
 	return v, err
 }
 
 // seeds plays until a seed fails that holds without the mutation.
-func (b *bench) seeds(ctx context.Context, name, overlay string) (bool, string, error) {
-	binary := filepath.Join(b.dir, name+".test")
+func (b *bench) seeds(ctx context.Context, m mutation, overlay string) (bool, string, error) {
+	begin := uint64(1)
+	if text, ok := m.keys["Begin"]; ok {
+		var err error
+		if begin, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return false, "", fmt.Errorf("reading %s: the seed to begin with: %w", m.file, err)
+		}
+	}
+	binary := filepath.Join(b.dir, m.name+".test")
 	defer func() { _ = os.Remove(binary) }()
 	if err := build(ctx, binary, overlay); err != nil {
 		return false, "", err
@@ -132,7 +147,7 @@ func (b *bench) seeds(ctx context.Context, name, overlay string) (bool, string, 
 	}
 	b.quiet, b.untilFails = true, true
 	var held uint64
-	for b.first, b.last = 1, b.most; b.first <= b.last && ctx.Err() == nil; b.first++ {
+	for b.first, b.last = begin, begin+b.most-1; b.first <= b.last && ctx.Err() == nil; b.first++ {
 		failed, played := b.player.play(ctx, binary)
 		held += played
 		if len(failed) == 0 {
@@ -146,7 +161,7 @@ func (b *bench) seeds(ctx context.Context, name, overlay string) (bool, string, 
 		if holds {
 			return true, fmt.Sprintf("seed %d: %s", failed[0], why), nil
 		}
-		fmt.Printf("%s: seed %d fails without the mutation too (%s)\n", name, failed[0], reason(b.why))
+		fmt.Printf("%s: seed %d fails without the mutation too (%s)\n", m.name, failed[0], reason(b.why))
 		b.first = failed[0]
 	}
 	return false, fmt.Sprintf("in %d seeds", held), nil
