@@ -270,10 +270,7 @@ func quarantineColumn(e *event.Append, rec arrow.RecordBatch, f arrow.Field, com
 	case "topic":
 		return constString(e.Partition.Topic, n)
 	case "topic_id":
-		if e.Partition.TopicID.IsZero() {
-			return constString("", n)
-		}
-		return constString(e.Partition.TopicID.String(), n)
+		return constString(e.Partition.TopicID.OrEmpty(), n)
 	case "partition":
 		return constInt32(e.Partition.Number, n)
 	case "commit_id":

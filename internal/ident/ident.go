@@ -45,6 +45,14 @@ func (u UUID) String() string {
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
+// OrEmpty is String, but empty for the zero id: brokers before 2.8 give topics none.
+func (u UUID) OrEmpty() string {
+	if u.IsZero() {
+		return ""
+	}
+	return u.String()
+}
+
 // MarshalText writes the dashed form.
 func (u UUID) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 

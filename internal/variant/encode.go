@@ -307,12 +307,16 @@ func (e *Encoder) str() ([]byte, error) {
 	return nil, ErrSyntax
 }
 
-// unicode reads the digits behind \u, and a second half that follows.
+// unicode reads the digits behind \u, and a second half that follows. What follows a
+// half without its other stays.
 func (e *Encoder) unicode() rune {
 	r := e.hex4()
-	if utf16.IsSurrogate(r) && bytes.HasPrefix(e.text[e.at:], []byte(`\u`)) {
+	if at := e.at; utf16.IsSurrogate(r) && bytes.HasPrefix(e.text[at:], []byte(`\u`)) {
 		e.at += 2
-		return utf16.DecodeRune(r, e.hex4())
+		if whole := utf16.DecodeRune(r, e.hex4()); whole != utf8.RuneError {
+			return whole
+		}
+		e.at = at
 	}
 	return r
 }

@@ -67,10 +67,7 @@ func ShowOffsets(ctx context.Context, settings *config.Config, table string) (Of
 }
 
 func offsetPosition(part ident.Partition, told, copied lake.State) OffsetPosition {
-	p := OffsetPosition{Pipeline: part.Pipeline, Topic: part.Topic, Partition: part.Number, Table: -1, Copy: -1}
-	if !part.TopicID.IsZero() {
-		p.TopicID = part.TopicID.String()
-	}
+	p := OffsetPosition{Pipeline: part.Pipeline, Topic: part.Topic, Partition: part.Number, TopicID: part.TopicID.OrEmpty(), Table: -1, Copy: -1}
 	counts := copied
 	if pos, ok := copied.Positions()[part]; ok {
 		p.Start, p.Copy = pos.Start, pos.Next

@@ -227,12 +227,9 @@ func firstRecords(ctx context.Context, t *lake.Table, f lake.QuarantineFilter, l
 
 func recordOf(q lake.Quarantined) QuarantinedRecord {
 	out := QuarantinedRecord{
-		Pipeline: q.Partition.Pipeline, Topic: q.Partition.Topic, Partition: q.Partition.Number, Offset: q.Offset,
+		Pipeline: q.Partition.Pipeline, Topic: q.Partition.Topic, TopicID: q.Partition.TopicID.OrEmpty(), Partition: q.Partition.Number, Offset: q.Offset,
 		SchemaID: q.SchemaID, Reason: q.Reason, Error: q.Error, Key: q.Key, Value: q.Value, CommitID: q.CommitID, ReplayedIn: q.ReplayedIn,
 		Headers: []QuarantineHeader{},
-	}
-	if !q.Partition.TopicID.IsZero() {
-		out.TopicID = q.Partition.TopicID.String()
 	}
 	if !q.Time.IsZero() {
 		out.Time = &q.Time

@@ -145,6 +145,21 @@ func reset(name string, head lake.Head, id ident.UUID, o Order, epoch ident.Writ
 	return s, record, nil
 }
 
+// reopened is base with the partitions that only the copy knows, where they started:
+// a table may be rolled back to before a pipeline, or a partition, was opened. Opened
+// anew it could start elsewhere, and what lies between would be accounted for nowhere.
+func reopened(base, copied lake.State) lake.State {
+	s := base.Clone()
+	for name, was := range copied.Pipelines {
+		starts := ident.Vector{}
+		for part, pos := range was.Positions {
+			starts[part] = pos.Start
+		}
+		fixStarts(&s, was.Owner, name, starts)
+	}
+	return s
+}
+
 func nextOf(ps ident.Positions, part ident.Partition) int64 {
 	if pos, ok := ps[part]; ok {
 		return pos.Next
@@ -158,6 +173,9 @@ func bases(name string, head lake.Head, o Order) (lake.State, ident.Vector, erro
 	refuse := func(format string, args ...any) (lake.State, ident.Vector, error) {
 		return lake.State{}, nil, fault.New(fault.InvalidArgument, "resetting table "+name+": "+format, args...)
 	}
+	if head.RolledBack != nil {
+		base = reopened(base, head.Copy.State)
+	}
 	switch {
 	case head.StateLost != nil && head.Copy == nil:
 		return lake.State{}, nil, head.StateLost
@@ -169,11 +187,7 @@ func bases(name string, head lake.Head, o Order) (lake.State, ident.Vector, erro
 		return refuse("somebody rolled it back: say --to table to read again what was lost, or --to copy to give it up and count it as lost")
 	case head.RolledBack != nil && o.Base == BaseCopy:
 		for part, pos := range head.Copy.State.Positions() {
-			if p := base.Pipelines[part.Pipeline]; p == nil {
-				continue // it is opened anew
-			} else if have, known := p.Positions[part]; known && pos.Next > have.Next {
-				to[part] = pos.Next
-			}
+			to[part] = pos.Next
 		}
 	case head.RolledBack != nil:
 	case o.Base != BaseNone:

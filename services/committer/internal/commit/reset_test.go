@@ -163,6 +163,27 @@ func TestBasesOfAReset(t *testing.T) {
 	require.Equal(t, int64(4), record.Over)
 	require.Equal(t, []lake.ResetPartition{{Pipeline: "p", Topic: "t", TopicID: ident.UUID{9}, Table: -1, Copy: 9, Next: 9}}, record.Partitions)
 
+	// Rolled back to before the pipeline was opened, which began at offset 4: there it
+	// begins again, wherever the configuration would let it start now.
+	begun := state(9)
+	begun.Pipelines["p"].Owner = "d/k"
+	begun.Pipelines["p"].Positions[part(0)] = ident.Position{Start: 4, Next: 9}
+	begun.Pipelines["p"].Totals[part(0)] = lake.Totals{Rows: 5}
+	before := lake.Head{State: lake.State{Format: 1, LogEpoch: 1, WriterEpoch: 1, Pipelines: map[string]*lake.Pipeline{}}, RolledBack: lost,
+		Copy: &lake.Copy{State: begun, Snapshot: 4}, High: lake.High{WriterEpoch: 5, LogEpoch: 6, Reserved: 70}}
+	for _, to := range []struct {
+		order      Order
+		next, lost int64
+	}{{Order{Base: BaseTable}, 4, 0}, {Order{Base: BaseCopy}, 9, 5}, {Order{Base: BaseTable, Forward: []Forward{{Offset: 6}}}, 6, 2}} {
+		s, record, err = reset("db.t", before, ident.UUID{8}, to.order, 0, nil)
+		require.NoError(t, err)
+		require.Equal(t, "d/k", s.Pipelines["p"].Owner)
+		require.Equal(t, int64(4), s.Positions()[part(0)].Start)
+		require.Equal(t, to.next-4, s.Pipelines["p"].Totals[part(0)].Len())
+		require.Equal(t, []lake.ResetPartition{{Pipeline: "p", Topic: "t", TopicID: ident.UUID{9}, Table: -1, Copy: 9, Next: to.next, Lost: to.lost}}, record.Partitions)
+	}
+	require.Empty(t, before.State.Pipelines, "what was given is not changed")
+
 	for name, c := range map[string]struct {
 		head  lake.Head
 		order Order

@@ -80,6 +80,12 @@ func newEpoch(base lake.State, id ident.UUID, applied map[ident.UUID]bool) lake.
 // positions.
 func started(base lake.State, id ident.UUID, applied map[ident.UUID]bool, owner, pipeline string, starts ident.Vector) (lake.State, bool) {
 	s := anchored(base, id, applied)
+	return s, fixStarts(&s, owner, pipeline, starts)
+}
+
+// fixStarts adds the partitions that a state does not know, and their pipeline, and
+// reports whether that changed anything.
+func fixStarts(s *lake.State, owner, pipeline string, starts ident.Vector) bool {
 	p, known := s.Pipelines[pipeline]
 	if !known {
 		p = &lake.Pipeline{Owner: owner}
@@ -99,7 +105,7 @@ func started(base lake.State, id ident.UUID, applied map[ident.UUID]bool, owner,
 			changed = true
 		}
 	}
-	return s, changed
+	return changed
 }
 
 // advanced is the state after a batch landed, or errEpoch or errRange when the

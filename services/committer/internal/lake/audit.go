@@ -10,6 +10,7 @@ import (
 	iceio "github.com/apache/iceberg-go/io"
 	"github.com/apache/iceberg-go/table"
 
+	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/schema"
@@ -45,8 +46,8 @@ type Progress struct {
 // ours.
 func Audit(ctx context.Context, l *Lake, name string, o AuditOptions) (Report, error) {
 	for again := 3; ; again-- {
-		r, moved, err := auditOnce(ctx, l, name, o)
-		if err != nil || r.Verdict != Violated || !moved || again == 0 {
+		r, moved, err := auditOnce(ctx, l, name, o, again == 0)
+		if err != nil || !moved || again == 0 {
 			return r, err
 		}
 		// The table was committed to, or expired, meanwhile: what is missing may be
@@ -58,8 +59,9 @@ func Audit(ctx context.Context, l *Lake, name string, o AuditOptions) (Report, e
 // one moment.
 const pairs = 10
 
-// auditOnce audits a table as it is. moved says that it has another head by now.
-func auditOnce(ctx context.Context, l *Lake, name string, o AuditOptions) (_ Report, moved bool, _ error) {
+// auditOnce audits a table as it is. moved says that something was found amiss,
+// and that the table is another one by now; last, that it is not audited again then.
+func auditOnce(ctx context.Context, l *Lake, name string, o AuditOptions, last bool) (_ Report, moved bool, _ error) {
 	r := &Report{Table: name, Deep: o.Deep || o.Log != nil, Against: o.Log != nil, Partitions: []PartitionReport{}, Findings: []Finding{}, Notes: []string{}}
 	t, q, err := loadPair(ctx, l, name)
 	switch fault.ReasonOf(err) {
@@ -79,11 +81,58 @@ func auditOnce(ctx context.Context, l *Lake, name string, o AuditOptions) (_ Rep
 	if err := a.run(ctx, o); err != nil {
 		return *a.r, false, err
 	}
-	if a.r.Verdict == Violated {
-		now, err := t.Reload(ctx)
-		moved = err == nil && now.SnapshotID != a.head.SnapshotID
+	moved = (a.r.Verdict == Violated || a.unread) && a.moved(ctx)
+	if moved && last {
+		a.forgive(ctx)
 	}
 	return *a.r, moved, nil
+}
+
+// forgive takes back that something is gone, where the table has changed since and
+// does not name it any more: that may be why.
+func (a *auditor) forgive(ctx context.Context) {
+	if len(a.r.Findings) == mostFindings {
+		return // there are more than can be looked at
+	}
+	named := map[string]bool{}
+	for _, t := range []*Table{a.t, a.q} {
+		if t == nil {
+			continue
+		}
+		files, err := t.files(t.lake.storage(ctx))
+		if err == nil {
+			err = walkEntries(ctx, files, t.handle().Metadata(), func(e entry) { named[e.file.FilePath()] = true })
+		}
+		if err != nil {
+			a.r.note("what table %s names by now cannot be read: %v", t.name, err)
+		}
+	}
+	for _, e := range a.t.Head().State.Pending() {
+		for _, f := range e.Files {
+			named[f.Path] = true
+		}
+	}
+	a.r.Verdict = Proven
+	for i := range a.r.Findings {
+		f := &a.r.Findings[i]
+		if f.gone && !named[f.Where] {
+			f.Verdict = Unknown
+			f.What += "; but the table has changed while it was read, which may be why: audit it again while nothing expires its snapshots"
+		}
+		a.r.judge(f.Verdict)
+	}
+}
+
+// moved reports whether the table or its quarantine table has changed since the
+// audit began. An expiry by others leaves the head where it is.
+func (a *auditor) moved(ctx context.Context) bool {
+	now, err := a.t.Reload(ctx)
+	if err != nil || now.MetadataLocation != a.head.MetadataLocation || a.q == nil {
+		return err == nil && now.MetadataLocation != a.head.MetadataLocation
+	}
+	was := a.q.Head().MetadataLocation
+	now, err = a.q.Reload(ctx)
+	return err == nil && now.MetadataLocation != was
 }
 
 // loadPair loads a table and its quarantine table, nil when there is none, as
@@ -125,8 +174,10 @@ type auditor struct {
 	// doubts are what counts cannot tell and the rows themselves can.
 	doubts []Finding
 	// waiting are offsets that were replayed and that the quarantine table does
-	// not say so of yet.
+	// not say so of yet; pending are the files of the outbox that it lacks.
 	waiting map[place][]ident.Range
+	pending []QuarantineFile
+	unread  bool // something could not be read: it may have been removed meanwhile
 }
 
 // link is one ancestor of the head.
@@ -177,11 +228,24 @@ func (a *auditor) run(ctx context.Context, o AuditOptions) error {
 		a.r.find(Unknown, "deep scan", "not done: data files are missing")
 	default:
 		if read, err = a.deep(ctx, o); err != nil {
-			return err
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			a.lost("deep scan", err)
 		}
 	}
 	a.settleDoubts(read)
 	return nil
+}
+
+// lost is the finding that something cannot be read: a violation where it is gone.
+func (a *auditor) lost(where string, err error) {
+	a.unread = true
+	if isNotExist(err) {
+		a.r.findGone(where, "%s", fault.Describe(err))
+		return
+	}
+	a.r.find(Unknown, where, "%s", fault.Describe(err))
 }
 
 // settleDoubts makes what counts cannot tell into notes, where the rows told it,
@@ -192,7 +256,7 @@ func (a *auditor) settleDoubts(read bool) {
 			a.r.note("%s: %s", d.Where, d.What)
 			continue
 		}
-		a.r.find(Unknown, d.Where, "%s: whether they are rows of ours cannot be told from counts, --deep tells", d.What)
+		a.r.find(Unknown, d.Where, "%s: counts do not tell what is left of ours, --deep does", d.What)
 	}
 }
 
@@ -231,6 +295,9 @@ func (a *auditor) headings() bool {
 		for _, part := range p.Positions.Vector().Partitions() {
 			a.r.Partitions = append(a.r.Partitions, partitionReport(part, p.Positions[part], p.Totals[part]))
 			a.r.Rows += p.Totals[part].Rows
+			if n := p.Totals[part].Skipped[event.SkipLost]; n > 0 {
+				a.r.note("%s: %d offsets are counted as lost: Kafka did not have them any more (on_data_loss: continue), or an operator gave them up", part, n)
+			}
 		}
 	}
 	return true
@@ -239,10 +306,7 @@ func (a *auditor) headings() bool {
 func partitionReport(part ident.Partition, pos ident.Position, t Totals) PartitionReport {
 	out := PartitionReport{
 		Pipeline: part.Pipeline, Topic: part.Topic, Partition: part.Number, Start: pos.Start, Next: pos.Next,
-		Rows: t.Rows, Quarantined: t.Quarantined, Skipped: totalsOf(t).Skipped, part: part,
-	}
-	if !part.TopicID.IsZero() {
-		out.TopicID = part.TopicID.String()
+		Rows: t.Rows, Quarantined: t.Quarantined, Skipped: totalsOf(t).Skipped, TopicID: part.TopicID.OrEmpty(), part: part,
 	}
 	return out
 }
@@ -267,9 +331,14 @@ func (a *auditor) load(ctx context.Context) error {
 		}
 		var err error
 		if l.content, err = contentOf(ctx, a.files, s, a.columns, cache); err != nil {
-			a.r.find(lostOrUnknown(err), l.name(), "%v", err)
+			a.lost(l.name(), err)
 		}
 		a.chain = append(a.chain, l)
+	}
+	if n := len(a.chain); n > 0 {
+		if first := a.chain[n-1]; first.snapshot.ParentSnapshotID != nil && meta.SnapshotByID(*first.snapshot.ParentSnapshotID) != nil {
+			a.r.find(Violated, first.name(), "its parent is snapshot %d, which stands on it: the history runs in a circle", *first.snapshot.ParentSnapshotID)
+		}
 	}
 	slices.Reverse(a.chain)
 	a.r.Snapshots = len(a.chain)
@@ -278,14 +347,6 @@ func (a *auditor) load(ctx context.Context) error {
 		a.r.Live = a.chain[n-1].live
 	}
 	return ctx.Err()
-}
-
-// lostOrUnknown is the verdict on a file that cannot be read.
-func lostOrUnknown(err error) Verdict {
-	if isNotExist(err) {
-		return Violated
-	}
-	return Unknown
 }
 
 // offsetColumns are the field ids of the columns that say where a row came from,

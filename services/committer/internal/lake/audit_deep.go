@@ -3,6 +3,7 @@ package lake
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"io/fs"
 	"math"
@@ -77,10 +78,10 @@ type passOffsets struct {
 
 // foundAt is what the passes found out about a place.
 type foundAt struct {
-	rows, poison         int64 // distinct offsets
-	total                int64 // rows
-	low, high            int64
-	doubled, twice, both []int64 // examples
+	rows, poison         int64       // distinct offsets
+	total, records       int64       // rows, and quarantined records
+	ends, poisonEnds     ident.Range // from the least to the greatest
+	doubled, twice, both []int64     // examples
 	holes                []int64
 }
 
@@ -99,6 +100,13 @@ func newDeepScan(a *auditor, o AuditOptions) *deepScan {
 		d.known[at] = append(d.known[at], p)
 		d.note(at)
 	}
+	for at, list := range d.known {
+		// Where nothing was read yet, no row is of it.
+		list = slices.DeleteFunc(slices.Clone(list), func(p *PartitionReport) bool { return p.Next == p.Start })
+		if len(list) > 0 {
+			d.known[at] = list
+		}
+	}
 	if o.Log != nil {
 		d.log = newLogAudit(a, o.Log)
 	}
@@ -108,7 +116,7 @@ func newDeepScan(a *auditor, o AuditOptions) *deepScan {
 // note makes a place known.
 func (d *deepScan) note(at place) {
 	if d.found[at] == nil {
-		d.found[at] = &foundAt{low: math.MaxInt64, high: -1}
+		d.found[at] = &foundAt{}
 	}
 }
 
@@ -118,6 +126,7 @@ func (d *deepScan) pass(ctx context.Context, q *Table) error {
 	for _, o := range []*passOffsets{&d.rows, &d.poison} {
 		*o = passOffsets{sets: map[place]*offsetSet{}, doubled: map[place][]int64{}}
 	}
+	ctx = d.a.t.lake.storage(ctx)
 	columns := []string{"topic", "partition", "offset"}
 	if d.log != nil {
 		columns = append(columns, "timestamp")
@@ -130,7 +139,28 @@ func (d *deepScan) pass(ctx context.Context, q *Table) error {
 	if err != nil || q == nil {
 		return err
 	}
-	return d.read(ctx, q, append(columns, replayedColumn), d.a.r.Quarantine, d.takePoison)
+	columns = append(columns, replayedColumn)
+	if err := d.read(ctx, q, columns, d.a.r.Quarantine, d.takePoison); err != nil {
+		return err
+	}
+	return d.readPending(ctx, q, columns)
+}
+
+// readPending reads the files of the outbox: they are quarantined, though their
+// table does not name them yet.
+func (d *deepScan) readPending(ctx context.Context, q *Table, columns []string) error {
+	scan := q.rehandle(q.handle().Metadata()).Scan(table.WithSelectedFields(columns...))
+	defer func() { _ = scan.Close() }() // it holds nothing that could fail to be given back
+	for _, f := range d.a.pending {
+		data, err := q.describe(ctx, f)
+		if err != nil {
+			return err
+		}
+		if err := eachBatch(ctx, scan, table.FileScanTask{File: data, Length: f.Bytes}, d.takePoison); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *deepScan) read(ctx context.Context, t *Table, columns []string, total int64, take func(arrow.RecordBatch) error) error {
@@ -138,14 +168,16 @@ func (d *deepScan) read(ctx context.Context, t *Table, columns []string, total i
 	if tbl.CurrentSnapshot() == nil {
 		return nil
 	}
-	_, recs, err := tbl.Scan(table.WithSelectedFields(columns...)).ToArrowRecords(ctx)
+	scan := tbl.Scan(table.WithSelectedFields(columns...))
+	defer func() { _ = scan.Close() }() // it holds nothing that could fail to be given back
+	_, recs, err := scan.ToArrowRecords(ctx)
 	if err != nil {
 		return classify(err, "scanning table %s", t.name)
 	}
 	var done int64
 	for rec, err := range recs {
 		if err != nil {
-			return classify(err, "scanning table %s", t.name)
+			return d.unreadable(ctx, t, scan, err)
 		}
 		err = take(rec)
 		done += rec.NumRows()
@@ -156,6 +188,20 @@ func (d *deepScan) read(ctx context.Context, t *Table, columns []string, total i
 		d.say(Progress{What: "table " + t.name, Pass: d.passes, Done: done, Total: total}, done >= total)
 	}
 	return nil
+}
+
+// unreadable names the file that a scan failed at, which the library does not.
+func (d *deepScan) unreadable(ctx context.Context, t *Table, scan *table.Scan, failed error) error {
+	tasks, err := scan.PlanFiles(ctx)
+	if err != nil {
+		return classify(failed, "scanning table %s", t.name)
+	}
+	for _, task := range tasks {
+		if err := eachBatch(ctx, scan, task, func(arrow.RecordBatch) error { return ctx.Err() }); err != nil {
+			return fmt.Errorf("scanning table %s: %w", t.name, err)
+		}
+	}
+	return classify(failed, "scanning table %s", t.name)
 }
 
 // say tells the progress, a few times a second and at the end.
@@ -280,9 +326,8 @@ func (d *deepScan) collect(ctx context.Context) error {
 		f.rows += rows.count
 		f.poison += poison.count
 		f.total += rows.total()
-		if low, high, ok := rows.ends(); ok {
-			f.low, f.high = min(f.low, low), max(f.high, high)
-		}
+		f.records += poison.total()
+		f.ends, f.poisonEnds = spanned(f.ends, rows), spanned(f.poisonEnds, poison)
 		f.doubled = some(f.doubled, d.rows.doubled[at])
 		f.twice = some(f.twice, d.poison.doubled[at])
 		f.both = some(f.both, rows.both(poison))
@@ -304,6 +349,19 @@ func (d *deepScan) collect(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// spanned is a range made wider by the offsets of a set.
+func spanned(r ident.Range, s *offsetSet) ident.Range {
+	low, high, ok := s.ends()
+	switch {
+	case !ok:
+		return r
+	case r.Empty():
+		return ident.Range{First: low, Next: high + 1}
+	default:
+		return ident.Range{First: min(r.First, low), Next: max(r.Next, high+1)}
+	}
 }
 
 // some adds examples, up to as many as a finding shows.
@@ -333,6 +391,9 @@ func (d *deepScan) judge() bool {
 			whole = false
 		}
 	}
+	if n := len(a.pending); n > 0 && a.q == nil {
+		a.r.find(Unknown, a.t.name+quarantineSuffix, "the quarantine table is missing, so that %d files of records which are to go there cannot be read: put it back", n)
+	}
 	if d.log != nil {
 		d.log.finish()
 	}
@@ -341,12 +402,17 @@ func (d *deepScan) judge() bool {
 
 // compareShared judges a place that several pipelines, or lives of a topic, feed.
 func (d *deepScan) compareShared(at place, list []*PartitionReport, f *foundAt) {
-	var counted int64
+	var counted, poison int64
 	for _, p := range list {
 		counted += p.Rows
+		poison += p.Quarantined
 	}
 	if f.total != counted {
 		d.a.r.find(Violated, at.String(), "%d rows were counted by the %d pipelines or lives of the topic that feed it, the table holds %d%s", counted, len(list), f.total, d.a.suspects())
+		return
+	}
+	if f.records != poison {
+		d.a.r.find(Violated, at.String(), "%d quarantined records were counted by the %d pipelines or lives of the topic that feed it, there are %d", poison, len(list), f.records)
 		return
 	}
 	d.a.r.find(Unknown, at.String(), "several pipelines or lives of the topic feed it: all %d rows are there, but a row does not say which one it is of", f.total)
@@ -355,9 +421,13 @@ func (d *deepScan) compareShared(at place, list []*PartitionReport, f *foundAt) 
 func (d *deepScan) comparePartition(at place, p *PartitionReport, f *foundAt) {
 	r, where := d.a.r, at.String()
 	p.Scanned = &f.rows
-	if f.rows > 0 && (f.low < p.Start || f.high >= p.Next) {
-		r.find(Violated, where, "rows of offsets %d to %d, but only [%d,%d) is committed", f.low, f.high, p.Start, p.Next)
+	within := func(what string, ends ident.Range) {
+		if !ends.Empty() && (ends.First < p.Start || ends.Next > p.Next) {
+			r.find(Violated, where, "%s of offsets %d to %d, but only [%d,%d) is committed", what, ends.First, ends.Next-1, p.Start, p.Next)
+		}
 	}
+	within("rows", f.ends)
+	within("quarantined records", f.poisonEnds)
 	if len(f.both) > 0 {
 		r.find(Violated, where, "offsets that are a row and quarantined: %v", f.both)
 	}
@@ -367,8 +437,8 @@ func (d *deepScan) comparePartition(at place, p *PartitionReport, f *foundAt) {
 	case f.rows < p.Rows:
 		r.find(Violated, where, "%d offsets are rows, %d were counted; offsets without a row begin with %v%s", f.rows, p.Rows, f.holes, d.a.suspects())
 	}
-	if d.a.r.Pending == 0 && f.poison != p.Quarantined {
-		r.find(Violated, where, "%d offsets are in the quarantine table, %d were counted", f.poison, p.Quarantined)
+	if f.poison != p.Quarantined && (d.a.q != nil || len(d.a.pending) == 0) {
+		r.find(Violated, where, "%d offsets are in the quarantine table or pending, %d were counted", f.poison, p.Quarantined)
 	}
 	if len(f.doubled) > 0 {
 		r.find(Violated, where, "offsets that are more than one row: %v%s", f.doubled, d.a.suspects())
@@ -419,14 +489,14 @@ func (d *deepScan) takePoison(rec arrow.RecordBatch) error {
 func walkPlaces(parent arrow.Array, column func(string) arrow.Array, add func(int, place, int64, uint64), stranger func()) error {
 	topic, partition, offset := column("topic"), column("partition"), column("offset")
 	texts, okT := topic.(array.StringLike)
-	numbers, okP := partition.(*array.Int32)
+	number, okP := numbersOf(partition)
 	offsets, okO := offset.(*array.Int64)
 	if !okT || !okP || !okO {
 		return fault.New(fault.Unsupported, "scanning offsets: topic, partition and offset do not have the types that Icestream gives them")
 	}
 	times, _ := column("timestamp").(*array.Timestamp)
 	for i := range offsets.Len() {
-		if (parent != nil && parent.IsNull(i)) || texts.IsNull(i) || numbers.IsNull(i) || offsets.IsNull(i) {
+		if (parent != nil && parent.IsNull(i)) || texts.IsNull(i) || partition.IsNull(i) || offsets.IsNull(i) {
 			stranger()
 			continue
 		}
@@ -434,9 +504,26 @@ func walkPlaces(parent arrow.Array, column func(string) arrow.Array, add func(in
 		if times != nil && !times.IsNull(i) {
 			sum = recordSum(offsets.Value(i), int64(times.Value(i))/1000)
 		}
-		add(i, place{texts.Value(i), numbers.Value(i)}, offsets.Value(i), sum)
+		add(i, place{texts.Value(i), number(i)}, offsets.Value(i), sum)
 	}
 	return nil
+}
+
+// numbersOf reads partition numbers. Others may have widened the column.
+func numbersOf(a arrow.Array) (func(int) int32, bool) {
+	switch a := a.(type) {
+	case *array.Int32:
+		return a.Value, true
+	case *array.Int64:
+		return func(i int) int32 {
+			if v := a.Value(i); v >= 0 && v <= math.MaxInt32 {
+				return int32(v)
+			}
+			return -1 // no partition of Kafka's
+		}, true
+	default:
+		return nil, false
+	}
 }
 
 // sumSeed makes the sums of one process comparable with each other.

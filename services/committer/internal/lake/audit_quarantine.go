@@ -21,7 +21,6 @@ func (a *auditor) checkQuarantine(ctx context.Context) (whole bool, err error) {
 	for _, p := range a.r.Partitions {
 		counted += p.Quarantined
 	}
-	var waiting []string
 	q := a.q
 	whole = true
 	if q != nil {
@@ -34,9 +33,7 @@ func (a *auditor) checkQuarantine(ctx context.Context) (whole bool, err error) {
 			continue
 		}
 		a.r.Pending += e.Rows()
-		for _, f := range e.Files {
-			waiting = append(waiting, f.Path)
-		}
+		a.pending = append(a.pending, e.Files...)
 		var marked int64
 		if whole { // else it cannot be read
 			if marked, err = a.markedBy(ctx, e); err != nil {
@@ -53,7 +50,13 @@ func (a *auditor) checkQuarantine(ctx context.Context) (whole bool, err error) {
 			slices.SortFunc(a.waiting[at], func(x, y ident.Range) int { return cmp.Compare(x.First, y.First) })
 		}
 	}
-	a.checkThere(ctx, a.files, "pending quarantine ", waiting)
+	waiting := map[string]known{}
+	for _, f := range a.pending {
+		waiting[f.Path] = known{bytes: f.Bytes}
+	}
+	if !a.checkThere(ctx, a.t, a.files, "pending quarantine ", waiting) {
+		whole = false
+	}
 	switch name := a.t.name + quarantineSuffix; {
 	case a.r.Quarantine-a.r.Replayed+a.r.Pending == counted:
 	case q == nil:
@@ -108,17 +111,34 @@ func (a *auditor) quarantineRows(ctx context.Context, q *Table) (whole bool, err
 	if s := q.handle().Metadata().CurrentSnapshot(); s != nil {
 		c, err := contentOf(ctx, files, s, offsetColumns{}, map[string]manifestContent{})
 		if err != nil {
-			a.r.find(lostOrUnknown(err), q.name, "%v", err)
+			a.lost(q.name, err)
 		}
 		a.r.Quarantine = c.live
 		if c.deletes > 0 {
 			a.doubt(q.name, "%d delete files of others remove records", c.deletes)
 		}
+		a.doubtQuarantine(q)
 		if a.r.Replayed, err = a.replayed(ctx, q, files, s); err != nil {
-			a.r.find(lostOrUnknown(err), q.name, "%v", err)
+			a.lost(q.name, err)
 		}
 	}
 	return whole, nil
+}
+
+// doubtQuarantine notes what others did to quarantined records: as many may be
+// left, and not the same.
+func (a *auditor) doubtQuarantine(q *Table) {
+	for s := range ancestors(q.handle().Metadata()) {
+		if s.Summary == nil || isQuarantineOwn(s) {
+			continue
+		}
+		l := link{snapshot: s}
+		switch s.Summary.Operation {
+		case table.OpDelete, table.OpOverwrite:
+			a.doubt(q.name, "%s (%s of %s) removed or changed records", l.name(), s.Summary.Operation, l.who())
+		case table.OpAppend, table.OpReplace: // counts tell
+		}
+	}
 }
 
 // culprits names snapshots of others in the quarantine table that took records
@@ -145,6 +165,9 @@ func (a *auditor) culprits(q *Table) string {
 
 // isQuarantineOwn reports whether a snapshot of a quarantine table is ours.
 func isQuarantineOwn(s *table.Snapshot) bool {
+	if s.Summary == nil {
+		return false
+	}
 	for key := range s.Summary.Properties {
 		if strings.HasPrefix(key, prefix) {
 			return true

@@ -239,6 +239,8 @@ func (a *auditor) foreign(d deed, others int64) {
 		a.doubt(l.name(), "%s removed %d rows (%s)", l.who(), -d.rows, operation)
 	case operation == table.OpOverwrite:
 		a.doubt(l.name(), "%s overwrote rows", l.who())
+	case operation == table.OpAppend && a.columns.offset != 0 && l.added.named+int64(l.added.blind) > 0:
+		a.doubt(l.name(), "%s appended %d rows whose statistics do not rule out that they name Kafka records", l.who(), d.rows)
 	default:
 		a.r.note("%s: %s of %s, %+d rows", l.name(), operation, l.who(), d.rows)
 	}

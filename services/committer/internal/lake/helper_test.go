@@ -218,7 +218,7 @@ func quarantined(p ident.Partition, r ident.Range) arrow.RecordBatch {
 			case "topic":
 				rb.Field(i).(*array.StringBuilder).Append(p.Topic)
 			case "topic_id":
-				rb.Field(i).(*array.StringBuilder).Append(p.TopicID.String())
+				rb.Field(i).(*array.StringBuilder).Append(p.TopicID.OrEmpty())
 			case "partition":
 				rb.Field(i).(*array.Int32Builder).Append(p.Number)
 			case "offset":

@@ -102,7 +102,7 @@ func (t *Table) mark(ctx context.Context, tbl *table.Table, e PendingQuarantine)
 	if err != nil {
 		return nil, err
 	}
-	files, err := t.rewrite(call, w, tbl, chosen, e)
+	files, err := t.rewrite(call, w, tbl, chosen, func(rec arrow.RecordBatch) (arrow.RecordBatch, error) { return withMark(rec, e) })
 	if err != nil {
 		w.Abort(context.WithoutCancel(ctx))
 		return nil, err
@@ -195,7 +195,7 @@ func (t *Table) holding(ctx context.Context, tbl *table.Table, tasks []table.Fil
 			for i := range int(rec.NumRows()) {
 				if c.marks(i, e.Replayed) {
 					marks++
-				} else if c.replayed.IsValid(i) && c.replayed.Value(i) == id {
+				} else if c.mark(i) == id {
 					marked++
 				}
 			}
@@ -247,13 +247,13 @@ func eachBatch(ctx context.Context, scan *table.Scan, task table.FileScanTask, v
 	return nil
 }
 
-// rewrite writes the records of the files again, with the mark.
-func (t *Table) rewrite(ctx context.Context, w *Writer, tbl *table.Table, tasks []table.FileScanTask, e PendingQuarantine) ([]File, error) {
+// rewrite writes the records of the files again, with other marks.
+func (t *Table) rewrite(ctx context.Context, w *Writer, tbl *table.Table, tasks []table.FileScanTask, mark func(arrow.RecordBatch) (arrow.RecordBatch, error)) ([]File, error) {
 	scan := tbl.Scan()
 	defer func() { _ = scan.Close() }()
 	for _, task := range tasks {
 		err := eachBatch(ctx, scan, task, func(rec arrow.RecordBatch) error {
-			marked, err := withMark(rec, e)
+			marked, err := mark(rec)
 			if err != nil {
 				return err
 			}
@@ -269,6 +269,17 @@ func (t *Table) rewrite(ctx context.Context, w *Writer, tbl *table.Table, tasks 
 
 // withMark is rec with replayed_in set where the entry says so.
 func withMark(rec arrow.RecordBatch, e PendingQuarantine) (arrow.RecordBatch, error) {
+	id := e.CommitID.String()
+	return remarked(rec, func(c quarantineKeys, i int) string {
+		if c.marks(i, e.Replayed) {
+			return id
+		}
+		return c.mark(i)
+	})
+}
+
+// remarked is rec with the marks that mark gives, "" for none.
+func remarked(rec arrow.RecordBatch, mark func(quarantineKeys, int) string) (arrow.RecordBatch, error) {
 	c, err := quarantineColumns(rec)
 	if err != nil {
 		return nil, err
@@ -276,15 +287,11 @@ func withMark(rec arrow.RecordBatch, e PendingQuarantine) (arrow.RecordBatch, er
 	at := rec.Schema().FieldIndices(replayedColumn)[0]
 	b := array.NewStringBuilder(memory.DefaultAllocator)
 	defer b.Release()
-	id := e.CommitID.String()
 	for i := range int(rec.NumRows()) {
-		switch {
-		case c.marks(i, e.Replayed):
-			b.Append(id)
-		case c.replayed.IsNull(i):
+		if m := mark(c, i); m != "" {
+			b.Append(m)
+		} else {
 			b.AppendNull()
-		default:
-			b.Append(c.replayed.Value(i))
 		}
 	}
 	marked := b.NewArray()
@@ -337,6 +344,14 @@ func (c quarantineKeys) place(i int) (ident.Partition, bool) {
 		p.TopicID = id
 	}
 	return p, true
+}
+
+// mark is that of record i, "" for none.
+func (c quarantineKeys) mark(i int) string {
+	if c.replayed.IsNull(i) {
+		return ""
+	}
+	return c.replayed.Value(i)
 }
 
 // marks reports whether record i is one of the offsets and has no mark yet.

@@ -3,6 +3,8 @@ package lake
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/icestream/icestream/internal/ident"
@@ -39,6 +41,8 @@ type Finding struct {
 	Verdict Verdict `json:"verdict"`
 	Where   string  `json:"where"` // snapshot, partition or file
 	What    string  `json:"what"`
+
+	gone bool // of something that is not there
 }
 
 // PartitionReport is what became of the offsets of one topic partition.
@@ -100,27 +104,56 @@ type Report struct {
 	Notes      []string          `json:"notes"`
 }
 
-// find adds a finding. Beyond a hundred of a kind nobody reads on.
+// mostFindings is how many a report tells: beyond a hundred nobody reads on.
+const mostFindings = 100
+
+// find adds a finding.
 func (r *Report) find(v Verdict, where, format string, args ...any) {
-	switch {
-	case v == Violated:
-		r.Verdict = Violated
-	case r.Verdict == Proven:
-		r.Verdict = v
+	r.add(Finding{Verdict: v, Where: where, What: fmt.Sprintf(format, args...)})
+}
+
+// findGone adds the finding that something is not there.
+func (r *Report) findGone(where, format string, args ...any) {
+	r.add(Finding{Verdict: Violated, Where: where, What: fmt.Sprintf(format, args...), gone: true})
+}
+
+func (r *Report) add(f Finding) {
+	r.judge(f.Verdict)
+	if len(r.Findings) < mostFindings {
+		r.Findings = append(r.Findings, f)
 	}
-	if len(r.Findings) < 100 {
-		r.Findings = append(r.Findings, Finding{Verdict: v, Where: where, What: fmt.Sprintf(format, args...)})
+}
+
+// judge makes a verdict count.
+func (r *Report) judge(v Verdict) {
+	if v == Violated || r.Verdict == Proven {
+		r.Verdict = v
 	}
 }
 
 func (r *Report) note(format string, args ...any) {
-	if len(r.Notes) < 100 {
+	if len(r.Notes) < mostFindings {
 		r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 	}
 }
 
 // JSON is the report for programs.
 func (r *Report) JSON() ([]byte, error) { return json.MarshalIndent(r, "", "  ") }
+
+// skipped sums up the skipped offsets of all partitions by reason.
+func (r *Report) skipped() string {
+	sum := map[string]int64{}
+	for _, p := range r.Partitions {
+		for reason, n := range p.Skipped {
+			sum[reason] += n
+		}
+	}
+	var out []string
+	for _, reason := range slices.Sorted(maps.Keys(sum)) {
+		out = append(out, fmt.Sprintf("%d %s", sum[reason], reason))
+	}
+	return strings.Join(out, ", ")
+}
 
 // Text is the report for people.
 func (r *Report) Text() string {
@@ -151,6 +184,9 @@ func (r *Report) Text() string {
 			fmt.Fprintf(&b, "log of %s[%d], offsets [%d,%d): %d records (%d rows, %d quarantined, %d skipped), %d control, %d absent\n",
 				p.Topic, p.Partition, l.First, l.Next, l.Records, l.Rows, l.Poison, l.Skipped, l.Control, l.Absent)
 		}
+	}
+	if skipped := r.skipped(); skipped != "" {
+		fmt.Fprintf(&b, "skipped: %s\n", skipped)
 	}
 	fmt.Fprintf(&b, "\nrows counted %d, in the table %d; quarantine table %d (%d replayed), pending %d\n", r.Rows, r.Live, r.Quarantine, r.Replayed, r.Pending)
 	for _, n := range r.Notes {

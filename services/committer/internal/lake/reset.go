@@ -62,21 +62,22 @@ func decodeReset(v string) (r Reset, err error) {
 
 // VoidQuarantine takes out of the quarantine table what commits put there that
 // somebody rolled back: the records at and above the positions of the head. They
-// are read again, and must not be there twice. It does nothing where there is
-// none, or where the head was not rolled back.
+// are read again, and must not be there twice. Records that were replayed by such
+// commits wait again. It does nothing where there is none, or where the head was
+// not rolled back.
 func (t *Table) VoidQuarantine(ctx context.Context) error {
 	head := t.Head()
 	if head.RolledBack == nil {
 		return nil
-	}
-	if err := t.undoneReplay(head); err != nil {
-		return err
 	}
 	q, err := t.quarantine(ctx, false)
 	if fault.ReasonOf(err) == fault.UnknownTable {
 		return nil
 	}
 	if err != nil {
+		return err
+	}
+	if err := q.undoMarks(ctx, t.undoneReplays(q, head), sequenceOf(t.handle().Metadata(), head.StateSnapshot)); err != nil {
 		return err
 	}
 	positions := ident.Vector{}
@@ -108,25 +109,6 @@ func (t *Table) VoidQuarantine(ctx context.Context) error {
 	default:
 		return nil
 	}
-}
-
-// undoneReplay refuses to go on where a replay was rolled back: the quarantine
-// table says of its records that they are rows.
-func (t *Table) undoneReplay(head Head) error {
-	meta := t.handle().Metadata()
-	chain := map[int64]bool{}
-	for s := range ancestors(meta) {
-		chain[s.SnapshotID] = true
-	}
-	for _, s := range meta.Snapshots() {
-		if !chain[s.SnapshotID] && isOwn(&s) && s.Summary.Properties[keyReplay] != "" && s.SequenceNumber > sequenceOf(meta, head.StateSnapshot) {
-			return fault.New(fault.Stopped,
-				"resetting table %s: the roll-back took the replay of snapshot %d (commit %s) away too, and the quarantine table says of its records that they are rows: "+
-					"roll the table forward; or set replayed_in of that commit to null there with another engine, and drop snapshot %d from the table",
-				t.name, s.SnapshotID, s.Summary.Properties[keyCommitID], s.SnapshotID)
-		}
-	}
-	return nil
 }
 
 func sequenceOf(meta table.Metadata, snapshot int64) int64 {
@@ -171,27 +153,32 @@ func (t *Table) deleteAbove(ctx context.Context, positions ident.Vector, sequenc
 		which = iceberg.NewOr(which, iceberg.NewAnd(
 			iceberg.EqualTo(iceberg.Reference("pipeline"), part.Pipeline),
 			iceberg.EqualTo(iceberg.Reference("topic"), part.Topic),
-			iceberg.EqualTo(iceberg.Reference("topic_id"), part.TopicID.String()),
+			iceberg.EqualTo(iceberg.Reference("topic_id"), part.TopicID.OrEmpty()),
 			iceberg.EqualTo(iceberg.Reference("partition"), part.Number),
 			iceberg.GreaterThanEqual(iceberg.Reference("offset"), positions[part]),
 		))
 	}
 	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), 2*t.lake.cfg.Timeouts.Stage+t.lake.cfg.Timeouts.Commit)
 	defer cancel()
+	return classify(t.void(ctx, sequence, func(tx *table.Transaction, summary iceberg.Properties) error {
+		return tx.Delete(ctx, which, summary)
+	}), "taking records out of table %s", t.name)
+}
+
+// void sends one snapshot on the loaded head that undoes what main commits above a
+// sequence number did. Only the table says whether it landed.
+func (t *Table) void(ctx context.Context, sequence int64, stage func(*table.Transaction, iceberg.Properties) error) error {
 	tx := t.rehandle(t.handle().Metadata()).NewTransaction()
 	if err := tx.AssertRefSnapshotID(""); err != nil {
 		return err
 	}
-	err := tx.Delete(ctx, which, iceberg.Properties{keyVoided: strconv.FormatInt(sequence, 10)})
-	if err != nil {
-		return classify(err, "taking records out of table %s", t.name)
+	if err := stage(tx, iceberg.Properties{keyVoided: strconv.FormatInt(sequence, 10)}); err != nil {
+		return err
 	}
 	commit, err := tx.TableCommit()
 	if err != nil {
-		return classify(err, "taking records out of table %s", t.name)
+		return err
 	}
-	if _, _, err = t.cat.CommitTable(ctx, t.ident, commit.Requirements, commit.Updates); err != nil {
-		return classify(err, "taking records out of table %s", t.name)
-	}
-	return nil
+	_, _, err = t.cat.CommitTable(ctx, t.ident, commit.Requirements, commit.Updates)
+	return err
 }

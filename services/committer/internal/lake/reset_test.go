@@ -107,8 +107,46 @@ func TestAResetThatGoesBackIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, fault.Of(fault.OutOfOrder))
 }
 
-// The mark of a replay that was rolled back cannot be undone here.
-func TestAResetOverARolledBackReplayIsRefused(t *testing.T) {
+// A replay that was rolled back is none: its records are quarantined again, and can
+// be replayed again. Others keep their mark (G1, G9).
+func TestAResetOverARolledBackReplayQuarantinesItsRecordsAgain(t *testing.T) {
+	b := replayable(t)
+	apply := func() {
+		t.Helper()
+		require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	}
+	kept := b.replay(ident.Range{First: 4, Next: 5})
+	apply()
+	b.replay(ident.Range{First: 5, Next: 7})
+	apply()
+	b.replay(ident.Range{First: 8, Next: 9})
+	apply()
+	waiting := func() []int64 {
+		number := int32(0)
+		return offsets(b.bad(QuarantineFilter{Waiting: true, Partition: &number}))
+	}
+	require.Equal(t, []int64{7, 9}, waiting())
+	b.rollBack(kept.SnapshotID)
+	b.reset(0)
+	require.Equal(t, []int64{5, 6, 7, 8, 9}, waiting())
+	for _, deep := range []bool{false, true} {
+		r := b.audit(deep)
+		requireVerdict(t, Proven, r)
+		require.Equal(t, int64(1), r.Replayed)
+	}
+	b.replay(ident.Range{First: 5, Next: 9})
+	apply()
+	require.Equal(t, []int64{9}, waiting())
+	requireVerdict(t, Proven, b.audit(true))
+	q, err := b.quarantine(t.Context(), false)
+	require.NoError(t, err)
+	left, err := q.Intents(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// The mark stays pending where the roll-back came before it.
+func TestAResetOverAReplayWhoseMarkIsPendingForgetsIt(t *testing.T) {
 	b := newBench(t, Settings{})
 	c := b.change(KindData)
 	r := c.advance(part(0), Totals{Rows: 1, Quarantined: 1})
@@ -124,7 +162,8 @@ func TestAResetOverARolledBackReplayIsRefused(t *testing.T) {
 	c.Files = b.write(b.batch(part(0), ident.Range{First: 1, Next: 2}))
 	b.commit(c)
 	b.rollBack(first.SnapshotID)
-	require.ErrorContains(t, b.VoidQuarantine(t.Context()), "took the replay of snapshot")
+	b.reset(0)
+	requireVerdict(t, Proven, b.audit(true))
 }
 
 // The library would bring back what delete files of others remove.

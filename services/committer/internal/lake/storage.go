@@ -80,22 +80,30 @@ func (c *s3Config) get(ctx context.Context, lake Config) (*aws.Config, error) {
 
 // exists reports whether a file is there. An error means that nobody knows.
 func exists(files iceio.IO, path string) (bool, error) {
-	var err error
+	_, there, err := sizeOf(files, path)
+	return there, err
+}
+
+// sizeOf is the size of a file in bytes, and whether it is there. An error means
+// that nobody knows.
+func sizeOf(files iceio.IO, path string) (size int64, there bool, err error) {
+	var info fs.FileInfo
 	if s, ok := files.(iceio.StatIO); ok {
-		_, err = s.Stat(path)
+		info, err = s.Stat(path)
 	} else {
 		var f iceio.File
 		if f, err = files.Open(path); err == nil {
-			err = f.Close()
+			info, err = f.Stat()
+			err = errors.Join(err, f.Close())
 		}
 	}
 	switch {
 	case err == nil:
-		return true, nil
+		return info.Size(), true, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return false, nil
+		return 0, false, nil
 	default:
-		return false, err
+		return 0, false, err
 	}
 }
 

@@ -233,10 +233,13 @@ func (t *Table) Holds(st *Staged) bool {
 }
 
 // ancestors yields the head and what it was built on, newest first, as far as
-// the metadata goes.
+// the metadata goes. Each comes once: metadata that somebody edited may name a
+// descendant as a parent.
 func ancestors(meta table.Metadata) iter.Seq[*table.Snapshot] {
 	return func(yield func(*table.Snapshot) bool) {
-		for s := meta.CurrentSnapshot(); s != nil; {
+		seen := map[int64]bool{}
+		for s := meta.CurrentSnapshot(); s != nil && !seen[s.SnapshotID]; {
+			seen[s.SnapshotID] = true
 			if !yield(s) || s.ParentSnapshotID == nil {
 				return
 			}

@@ -22,11 +22,17 @@ type Log struct {
 	common []kgo.Opt
 	client *kgo.Client
 	admin  *kadm.Client
+	quiet  time.Duration
+	stalls time.Duration
 }
 
-// logStalls is how long a partition may give nothing before its reading is given
-// up.
-const logStalls = 30 * time.Second
+// A partition that gives nothing for logQuiet is asked whether more comes at all: the
+// client passes offsets whose records were compacted away without a word. Where the
+// answer is yes, its reading is given up after logStalls.
+const (
+	logQuiet  = 2 * time.Second
+	logStalls = 30 * time.Second
+)
 
 // OpenLog connects with the credentials of cfg; its topics do not matter.
 func OpenLog(cfg Config) (*Log, error) {
@@ -40,7 +46,7 @@ func OpenLog(cfg Config) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the Kafka client: %w", err)
 	}
-	return &Log{cfg: cfg, common: common, client: client, admin: kadm.NewClient(client)}, nil
+	return &Log{cfg: cfg, common: common, client: client, admin: kadm.NewClient(client), quiet: logQuiet, stalls: logStalls}, nil
 }
 
 // Close ends the connections.
@@ -121,9 +127,9 @@ type LogRecord struct {
 }
 
 // Read visits what a consumer that reads committed records gets of offsets
-// [first,next) of a partition, in their order. It ends with the last of them, or
-// with a record behind them; both have to be there, so next should be at most the
-// stable end.
+// [first,next) of a partition, in their order. It ends with the last of them, with a
+// record behind them, or where the leader says that none comes before next, which
+// should be at most the stable end.
 func (l *Log) Read(ctx context.Context, topic string, partition int32, first, next int64, visit func(LogRecord) error) error {
 	if first >= next {
 		return nil
@@ -136,11 +142,24 @@ func (l *Log) Read(ctx context.Context, topic string, partition int32, first, ne
 		return fmt.Errorf("making the Kafka client: %w", err)
 	}
 	defer client.CloseAllowingRebalance()
+	heard := time.Now()
 	for at := first; at < next; {
-		fetches, err := poll(ctx, client)
+		fetches, err := poll(ctx, client, l.quiet)
+		if errors.Is(err, errQuiet) {
+			vacant, verr := l.vacantTo(ctx, client, TopicPartition{topic, partition}, at)
+			switch {
+			case verr == nil && vacant > at:
+				at, heard = vacant, time.Now()
+				continue
+			case ctx.Err() == nil && time.Since(heard) < l.stalls:
+				continue
+			}
+			err = errors.Join(fmt.Errorf("the brokers gave no record for %v: offsets may have left the log meanwhile; try again", l.stalls), verr)
+		}
 		if err != nil {
 			return fmt.Errorf("reading %s[%d] from offset %d: %w", topic, partition, at, err)
 		}
+		heard = time.Now()
 		for it := fetches.RecordIter(); !it.Done(); {
 			r := it.Next()
 			if at = r.Offset + 1; r.Offset >= next {
@@ -154,18 +173,27 @@ func (l *Log) Read(ctx context.Context, topic string, partition int32, first, ne
 	return nil
 }
 
-// errNoRecords says that the log gives nothing where it should.
-var errNoRecords = fmt.Errorf("the brokers gave no record for %v: offsets may have left the log meanwhile; try again", logStalls)
+// vacantTo is the offset up to which a partition holds no record, from offset on.
+func (l *Log) vacantTo(ctx context.Context, client *kgo.Client, tp TopicPartition, offset int64) (int64, error) {
+	md, err := l.admin.Metadata(ctx, tp.Topic)
+	if err != nil {
+		return offset, fmt.Errorf("looking up topic %s: %w", tp.Topic, err)
+	}
+	return vacantTo(ctx, client, tp, md.Topics[tp.Topic].ID, offset)
+}
 
-func poll(ctx context.Context, client *kgo.Client) (kgo.Fetches, error) {
-	wait, cancel := context.WithTimeout(ctx, logStalls)
+// errQuiet says that no record came for a while.
+var errQuiet = errors.New("no record came")
+
+func poll(ctx context.Context, client *kgo.Client, quiet time.Duration) (kgo.Fetches, error) {
+	wait, cancel := context.WithTimeout(ctx, quiet)
 	defer cancel()
 	fetches := client.PollFetches(wait)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
 	if err := fetches.Err0(); errors.Is(err, context.DeadlineExceeded) {
-		return nil, errNoRecords
+		return nil, errQuiet
 	}
 	for _, e := range fetches.Errors() {
 		return nil, e.Err

@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // What an audit is told of a log: records, tombstones and control records, nothing
@@ -69,4 +70,41 @@ func TestTheLogIsReadAsAConsumerOfCommittedRecordsSeesIt(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, l.Read(ctx, "t", 0, 4, 6, func(LogRecord) error { return nil }), context.Canceled)
+}
+
+// Records at the end of a range that were compacted away: no record says so, but the
+// leader does.
+func TestTheLogIsReadToTheEndWhereItsLastRecordsWereCompactedAway(t *testing.T) {
+	c := cluster(t, kfake.SeedTopics(1, "t"))
+	producer := client(t, c)
+	for range 2 {
+		require.NoError(t, producer.ProduceSync(t.Context(), &kgo.Record{Topic: "t", Value: []byte("v")}).FirstErr())
+	}
+	c.ControlKey(int16(kmsg.Fetch), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		f, ok := req.(*kmsg.FetchRequest)
+		if !ok || len(f.Topics) != 1 || len(f.Topics[0].Partitions) != 1 || f.Topics[0].Partitions[0].FetchOffset < 2 {
+			return nil, nil, false
+		}
+		resp := f.ResponseKind().(*kmsg.FetchResponse)
+		topic := kmsg.NewFetchResponseTopic()
+		topic.Topic, topic.TopicID = f.Topics[0].Topic, f.Topics[0].TopicID
+		part := kmsg.NewFetchResponseTopicPartition()
+		part.HighWatermark, part.LastStableOffset = 4, 4
+		topic.Partitions = append(topic.Partitions, part)
+		resp.Topics = append(resp.Topics, topic)
+		return resp, nil, true
+	})
+	l, err := OpenLog(config(c))
+	require.NoError(t, err)
+	t.Cleanup(l.Close)
+	l.quiet = 100 * time.Millisecond
+	var seen []int64
+	require.NoError(t, l.Read(t.Context(), "t", 0, 0, 4, func(r LogRecord) error {
+		seen = append(seen, r.Offset)
+		return nil
+	}))
+	require.Equal(t, []int64{0, 1}, seen)
+	l.stalls = 200 * time.Millisecond
+	require.ErrorContains(t, l.Read(t.Context(), "t", 0, 4, 6, func(LogRecord) error { return nil }), "gave no record for 200ms", "beyond the end")
 }

@@ -25,22 +25,29 @@ func (c *Consumer) Refresh() time.Duration { return c.cfg.Refresh }
 // compacted away. It is offset itself where a record comes next. The leader is asked by a request of its own, since the
 // client passes such offsets without a word until a record follows.
 func (k *Cursor) VacantTo(ctx context.Context, offset int64) (int64, error) {
+	k.c.mu.Lock()
+	id := k.c.topics[k.Topic].ID
+	k.c.mu.Unlock()
+	return vacantTo(ctx, k.c.fetch, k.TopicPartition, id, offset)
+}
+
+func vacantTo(ctx context.Context, client *kgo.Client, tp TopicPartition, id [16]byte, offset int64) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	for range vacantLooks {
-		p, err := k.look(ctx, offset)
+		p, err := look(ctx, client, tp, id, offset)
 		if err != nil {
-			return offset, fmt.Errorf("looking for the next record of %s: %w", k.TopicPartition, err)
+			return offset, fmt.Errorf("looking for the next record of %s: %w", tp, err)
 		}
 		if len(p.RecordBatches) == 0 { // nothing at all up to the end of what is stable
 			return max(offset, p.LastStableOffset), nil
 		}
 		got, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
-			KeepControlRecords: true, Offset: offset, IsolationLevel: kgo.ReadCommitted(), Topic: k.Topic, Partition: k.Number,
+			KeepControlRecords: true, Offset: offset, IsolationLevel: kgo.ReadCommitted(), Topic: tp.Topic, Partition: tp.Number,
 		}, p, kgo.DefaultDecompressor(), nil)
 		switch {
 		case got.Err != nil:
-			return offset, fmt.Errorf("looking for the next record of %s: %w", k.TopicPartition, got.Err)
+			return offset, fmt.Errorf("looking for the next record of %s: %w", tp, got.Err)
 		case len(got.Records) > 0 || next <= offset:
 			return offset, nil
 		}
@@ -50,23 +57,20 @@ func (k *Cursor) VacantTo(ctx context.Context, offset int64) (int64, error) {
 }
 
 // look fetches once from the leader, without waiting.
-func (k *Cursor) look(ctx context.Context, offset int64) (*kmsg.FetchResponseTopicPartition, error) {
-	leader, _, err := k.c.fetch.PartitionLeader(k.Topic, k.Number)
+func look(ctx context.Context, client *kgo.Client, tp TopicPartition, id [16]byte, offset int64) (*kmsg.FetchResponseTopicPartition, error) {
+	leader, _, err := client.PartitionLeader(tp.Topic, tp.Number)
 	if err != nil || leader < 0 {
 		return nil, fmt.Errorf("its leader is not known (%d): %w", leader, err)
 	}
-	k.c.mu.Lock()
-	id := k.c.topics[k.Topic].ID
-	k.c.mu.Unlock()
 	req := kmsg.NewPtrFetchRequest()
 	req.MaxWaitMillis, req.MinBytes, req.MaxBytes, req.IsolationLevel = 0, 0, vacantBytes, 1
 	topic := kmsg.NewFetchRequestTopic()
-	topic.Topic, topic.TopicID = k.Topic, id
+	topic.Topic, topic.TopicID = tp.Topic, id
 	part := kmsg.NewFetchRequestTopicPartition()
-	part.Partition, part.FetchOffset, part.PartitionMaxBytes = k.Number, offset, vacantBytes
+	part.Partition, part.FetchOffset, part.PartitionMaxBytes = tp.Number, offset, vacantBytes
 	topic.Partitions = append(topic.Partitions, part)
 	req.Topics = append(req.Topics, topic)
-	raw, err := k.c.fetch.Broker(int(leader)).RetriableRequest(ctx, req)
+	raw, err := client.Broker(int(leader)).RetriableRequest(ctx, req)
 	if err != nil {
 		return nil, err
 	}

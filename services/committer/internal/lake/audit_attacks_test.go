@@ -1,0 +1,331 @@
+package lake
+
+import (
+	"fmt"
+	"iter"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+	"github.com/stretchr/testify/require"
+
+	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/schema"
+)
+
+// dataFiles are the paths of the data files of the head, in the order of the
+// manifests.
+func (b *bench) dataFiles() []string {
+	b.Helper()
+	files, err := b.files(b.Context())
+	require.NoError(b, err)
+	var out []string
+	require.NoError(b, walkEntries(b.Context(), files, b.handle().Metadata(), func(e entry) {
+		if !e.deletes {
+			out = append(out, e.file.FilePath())
+		}
+	}))
+	return out
+}
+
+// quarantineOther is another engine at the quarantine table.
+func (b *bench) quarantineOther() *other {
+	b.Helper()
+	q, err := b.lake.Load(b.Context(), tableName+quarantineSuffix)
+	require.NoError(b, err)
+	return &other{TB: b.TB, tbl: q.handle()}
+}
+
+// quarantineRows appends records to a quarantine table, as another engine would.
+func (o *other) quarantineRows(p ident.Partition, r ident.Range) {
+	o.Helper()
+	o.reload()
+	sch, err := table.SchemaToArrowSchema(o.tbl.Schema(), nil, true, false)
+	require.NoError(o, err)
+	ours := quarantined(p, r)
+	reader, err := array.NewRecordReader(sch, []arrow.RecordBatch{array.NewRecordBatch(sch, ours.Columns(), ours.NumRows())})
+	require.NoError(o, err)
+	o.tbl, err = o.tbl.Append(o.Context(), reader, nil)
+	require.NoError(o, err)
+}
+
+// Without statistics of the offsets, rows of others may be copies of ours: only
+// the offsets tell.
+func TestRowsOfOthersWithoutStatisticsProveNothing(t *testing.T) {
+	for name, fake := range map[string]bool{"rows of their own": false, "copies of ours": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, Settings{})
+			b.commitRows(part(0), 6)
+			o := b.other()
+			o.do(func(tx *table.Transaction) error {
+				return tx.SetProperties(iceberg.Properties{"write.metadata.metrics.default": "none"})
+			})
+			if fake {
+				o.kafkaRows(b, part(0), ident.Range{First: 2, Next: 4})
+			} else {
+				o.insert(2, nil)
+			}
+			b.reload()
+			requireVerdict(t, Unknown, b.audit(false))
+			if fake {
+				requireViolation(t, b.audit(true), "offsets that are more than one row: [2 3]")
+			} else {
+				requireVerdict(t, Proven, b.audit(true))
+			}
+		})
+	}
+}
+
+// One quarantined record taken away, and another put in its place: the counts of
+// the quarantine table agree.
+func TestAQuarantinedRecordThatWasExchangedIsFound(t *testing.T) {
+	for _, pending := range []bool{false, true} {
+		t.Run(fmt.Sprintf("others pending %v", pending), func(t *testing.T) {
+			b := ledger(t)
+			if !pending {
+				require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+			}
+			o := b.quarantineOther()
+			o.do(func(tx *table.Transaction) error {
+				return tx.Delete(t.Context(), iceberg.EqualTo(iceberg.Reference("offset"), int64(5)), nil)
+			})
+			culprit := o.tbl.CurrentSnapshot().SnapshotID
+			// Offset 12 of partition 0 is a control record: no row, and not quarantined.
+			o.quarantineRows(part(0), ident.Range{First: 12, Next: 13})
+			plain := b.audit(false)
+			requireVerdict(t, Unknown, plain)
+			require.Contains(t, plain.Text(), fmt.Sprintf("snapshot %d", culprit))
+			requireViolation(t, b.audit(true), "orders[1]: 5 offsets are in the quarantine table or pending, 6 were counted")
+		})
+	}
+}
+
+// The files of the outbox are read too: one that was exchanged shows.
+func TestAPendingFileWithOtherRecordsIsFound(t *testing.T) {
+	b := ledger(t)
+	e := b.Head().State.Pending()[2]
+	require.Len(t, e.Files, 1)
+	files, err := b.WriteQuarantine(t.Context(), b.options(), quarantined(part(1), ident.Range{First: 40, Next: 42}))
+	require.NoError(t, err)
+	requireVerdict(t, Proven, b.audit(true))
+	other, err := os.ReadFile(localPath(files[0].Path))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(localPath(e.Files[0].Path), other, 0o600))
+	requireViolation(t, b.audit(true), "quarantined records of offsets 5 to 41")
+}
+
+// A file that somebody cut off, or overwrote: its name is there, its rows are not.
+func TestAFileThatIsNotWhatWasWrittenIsFound(t *testing.T) {
+	spoil := map[string]func(text []byte) []byte{
+		"cut off":        func(text []byte) []byte { return text[:len(text)/2] },
+		"empty":          func([]byte) []byte { return nil },
+		"scribbled over": func(text []byte) []byte { return []byte(strings.Repeat("x", len(text))) },
+		"bad pages": func(text []byte) []byte {
+			for i := 4; i < len(text)*3/4; i++ {
+				text[i] ^= 0x5a
+			}
+			return text
+		},
+	}
+	for name, f := range spoil {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, Settings{})
+			b.commitRows(part(0), 600)
+			path := localPath(b.dataFiles()[0])
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path, f(text), 0o600))
+			if plain := b.audit(false); name == "cut off" || name == "empty" {
+				requireVerdict(t, Violated, plain)
+				require.Contains(t, plain.Text(), path)
+			}
+			r := b.audit(true)
+			require.NotEqual(t, Proven, r.Verdict, r.Text())
+			require.Contains(t, r.Text(), path)
+		})
+	}
+}
+
+// What counts found is told, even where the rows cannot be read.
+func TestAViolationIsToldThoughTheRowsCannotBeRead(t *testing.T) {
+	b := newBench(t, Settings{})
+	b.commitRows(part(0), 6)
+	b.commitRows(part(0), 600)
+	path := localPath(b.dataFiles()[0])
+	o := b.other()
+	o.kafkaRows(b, part(0), ident.Range{First: 2, Next: 4})
+	b.reload()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("x", len(text))), 0o600))
+	r := b.audit(true)
+	requireViolation(t, r, "added 2 rows that name Kafka records")
+	require.Contains(t, r.Text(), "deep scan")
+}
+
+// A history that runs in a circle is no history.
+func TestAHistoryThatRunsInACircleIsAViolation(t *testing.T) {
+	b, _ := twoPartitions(t, true)
+	b.forge(func(doc map[string]any) {
+		list := doc["snapshots"].([]any)
+		list[0].(map[string]any)["parent-snapshot-id"] = list[len(list)-1].(map[string]any)["snapshot-id"]
+	})
+	r, err := Audit(t.Context(), b.lake, tableName, AuditOptions{Deep: true})
+	require.NoError(t, err)
+	requireVerdict(t, Violated, r)
+}
+
+// equalityDelete deletes the rows with that id by an equality delete, as Flink does.
+func (o *other) equalityDelete(id int64) {
+	o.Helper()
+	field, ok := o.tbl.Schema().FindFieldByName("id")
+	require.True(o, ok)
+	sch, err := table.SchemaToArrowSchema(iceberg.NewSchema(0, field), nil, true, false)
+	require.NoError(o, err)
+	rb := array.NewRecordBuilder(memory.DefaultAllocator, sch)
+	rb.Field(0).(*array.Int64Builder).Append(id)
+	rec := rb.NewRecordBatch()
+	one := iter.Seq2[arrow.RecordBatch, error](func(yield func(arrow.RecordBatch, error) bool) { yield(rec, nil) })
+	o.do(func(tx *table.Transaction) error {
+		return tx.CommitEqualityDeletes(o.Context(), []int{field.ID}, one, nil)
+	})
+}
+
+func TestEqualityDeletesOfOthersAreCountedByTheRowsThatAreLeft(t *testing.T) {
+	for name, c := range map[string]struct {
+		id   int64
+		deep Verdict
+	}{"of a row of ours": {2, Violated}, "of no row": {77, Proven}} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, Settings{})
+			b.commitRows(part(0), 6)
+			b.other().equalityDelete(c.id)
+			b.reload()
+			requireVerdict(t, Unknown, b.audit(false))
+			requireVerdict(t, c.deep, b.audit(true))
+			b.commitRows(part(0), 3) // offsets that come later are not touched by it
+			requireVerdict(t, c.deep, b.audit(true))
+		})
+	}
+}
+
+// Deletion vectors of several data files stand in one file.
+func TestDeletionVectorsOfOthersAreNoDoubledFile(t *testing.T) {
+	b := newBench(t, version3(nil))
+	b.commitRows(part(0), 6)
+	b.other().insert(3, nil)
+	b.other().insert(3, nil)
+	o := b.other()
+	o.do(func(tx *table.Transaction) error {
+		return tx.SetProperties(iceberg.Properties{"write.delete.mode": "merge-on-read"})
+	})
+	o.do(func(tx *table.Transaction) error {
+		return tx.Delete(t.Context(), iceberg.IsNull(iceberg.Reference("amount")), nil)
+	})
+	b.reload()
+	r := b.audit(true)
+	requireVerdict(t, Proven, r)
+}
+
+// A column of ours that others widened is read all the same.
+func TestAWidenedPartitionColumnIsRead(t *testing.T) {
+	b := newBench(t, Settings{})
+	b.commitRows(part(0), 6)
+	b.other().do(func(tx *table.Transaction) error {
+		return tx.UpdateSchema(true, false).UpdateColumn([]string{schema.KafkaColumn, "partition"},
+			table.ColumnUpdate{FieldType: iceberg.Optional[iceberg.Type]{Val: iceberg.PrimitiveTypes.Int64, Valid: true}}).Commit()
+	})
+	b.reload()
+	r, err := Audit(t.Context(), b.lake, tableName, AuditOptions{Deep: true})
+	require.NoError(t, err)
+	require.NotEqual(t, Violated, r.Verdict, r.Text())
+}
+
+// What was lost, and what was given up, is told at the end of the proof.
+func TestAProofTellsWhatWasLost(t *testing.T) {
+	b := newBench(t, Settings{})
+	c := b.change(KindData)
+	c.advance(part(0), Totals{Skipped: map[event.SkipReason]int64{event.SkipLost: 5, event.SkipControl: 1}})
+	b.commit(c)
+	b.commitRows(part(0), 6)
+	r := b.audit(false)
+	requireVerdict(t, Proven, r)
+	require.Contains(t, r.Text(), "note: p/orders[0]: 5 offsets are counted as lost")
+	require.Contains(t, r.Text(), "1 control, 5 lost")
+}
+
+// A life of a topic of which nothing was read does not make the rows of another
+// one ambiguous.
+func TestALifeOfATopicWithoutOffsetsIsNoOther(t *testing.T) {
+	b := newBench(t, Settings{})
+	b.commitRows(part(0), 6)
+	again := part(0)
+	again.TopicID = ident.UUID{2}
+	c := b.change(KindProgress)
+	c.State.Pipelines["p"].Positions[again] = ident.Position{LeaderEpoch: -1}
+	c.State.Pipelines["p"].Totals[again] = Totals{}
+	b.commit(c)
+	requireVerdict(t, Proven, b.audit(true))
+}
+
+// An expiry by others leaves the head where it is; what is missing then is no
+// violation, and the audit looks again.
+func TestAnExpiryMeanwhileIsNoticed(t *testing.T) {
+	b := newBench(t, Settings{})
+	for range 3 {
+		b.commitRows(part(0), 6)
+	}
+	a := &auditor{t: b.Table, head: b.Head()}
+	require.False(t, a.moved(t.Context()))
+	b.other().do(func(tx *table.Transaction) error {
+		return tx.ExpireSnapshots(table.WithRetainLast(1), table.WithOlderThan(0))
+	})
+	require.True(t, a.moved(t.Context()))
+}
+
+// A table that never stands still: what is not there and not named any more was
+// expired, what is still named was lost.
+func TestWhatAnExpiryTookMeanwhileIsNoViolation(t *testing.T) {
+	b := newBench(t, Settings{})
+	b.commitRows(part(0), 6)
+	a := &auditor{t: b.Table, r: &Report{}}
+	a.r.findGone("snapshot 7", "its manifest list is gone")
+	a.forgive(t.Context())
+	requireVerdict(t, Unknown, *a.r)
+	require.Contains(t, a.r.Text(), "audit it again")
+	a.r.findGone(b.dataFiles()[0], "file is gone")
+	a.forgive(t.Context())
+	requireVerdict(t, Violated, *a.r)
+	a.r.Findings = a.r.Findings[:1]
+	a.r.find(Violated, "snapshot 8", "its counts do not agree")
+	a.forgive(t.Context())
+	requireVerdict(t, Violated, *a.r)
+}
+
+// Brokers before 2.8 have no topic ids.
+func TestAResetOfATopicWithoutAnIDTakesItsRecordsOutOfQuarantine(t *testing.T) {
+	p := part(0)
+	p.TopicID = ident.UUID{}
+	b := newBench(t, Settings{})
+	commit := func() *Staged {
+		c := b.change(KindData)
+		r := c.advance(p, Totals{Rows: 4, Quarantined: 2})
+		c.Files = b.write(b.batch(p, ident.Range{First: r.First, Next: r.Next - 2}))
+		b.poison(&c, quarantined(p, ident.Range{First: r.Next - 2, Next: r.Next}))
+		st := b.commit(c)
+		require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+		return st
+	}
+	first := commit()
+	commit()
+	b.rollBack(first.SnapshotID)
+	b.reset(0)
+	requireVerdict(t, Proven, b.audit(true))
+	require.Equal(t, int64(2), b.audit(false).Quarantine)
+}
