@@ -88,7 +88,8 @@ func offsetsResetCommand() *cobra.Command {
 		Long: `Decide where a table goes on that another engine rolled back, or whose state was lost; the committer has stopped it.
 
   --to table   go on where its history ends: what was lost is read again from Kafka, if it is still there
-  --to copy    go on where the copy in the table property says: what a roll-back took is given up and counted as lost
+  --to copy    go on where the copy in the table property says: what a roll-back took is given up and counted as lost,
+               what commits that it took had put into quarantine too
   --partition  move a partition forward; what lies between is given up and counted as lost (repeatable). Never back:
                the table holds the rows, and they would land twice
 

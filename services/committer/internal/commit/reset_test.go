@@ -169,8 +169,9 @@ func TestBasesOfAReset(t *testing.T) {
 	begun.Pipelines["p"].Owner = "d/k"
 	begun.Pipelines["p"].Positions[part(0)] = ident.Position{Start: 4, Next: 9}
 	begun.Pipelines["p"].Totals[part(0)] = lake.Totals{Rows: 5}
-	before := lake.Head{State: lake.State{Format: 1, LogEpoch: 1, WriterEpoch: 1, Pipelines: map[string]*lake.Pipeline{}}, RolledBack: lost,
-		Copy: &lake.Copy{State: begun, Snapshot: 4}, High: lake.High{WriterEpoch: 5, LogEpoch: 6, Reserved: 70}}
+	before := kept
+	before.State = lake.State{Format: 1, LogEpoch: 1, WriterEpoch: 1, Pipelines: map[string]*lake.Pipeline{}}
+	before.RolledBack, before.StateLost, before.Copy = lost, nil, &lake.Copy{State: begun, Snapshot: 4}
 	for _, to := range []struct {
 		order      Order
 		next, lost int64

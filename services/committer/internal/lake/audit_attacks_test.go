@@ -82,6 +82,28 @@ func TestRowsOfOthersWithoutStatisticsProveNothing(t *testing.T) {
 	}
 }
 
+// What is called an append, and puts other rows in the place of ours, proves nothing:
+// counts look at the files that were taken, not at the name.
+func TestAnAppendThatTakesRowsOfOursProvesNothing(t *testing.T) {
+	b := newBench(t, Settings{})
+	b.commitRows(part(0), 6)
+	ours := b.dataFiles()
+	files := b.write(b.batch(part(0), ident.Range{First: 0, Next: 6}))
+	o := b.other()
+	o.do(func(tx *table.Transaction) error {
+		return tx.ReplaceDataFiles(t.Context(), ours, []string{files[0].Path}, nil)
+	})
+	b.reload()
+	swap := o.tbl.CurrentSnapshot().SnapshotID
+	b.forge(func(doc map[string]any) { summaryOf(t, doc, swap)["operation"] = "append" })
+	for _, deep := range []bool{false, true} {
+		r, err := Audit(t.Context(), b.lake, tableName, AuditOptions{Deep: deep})
+		require.NoError(t, err)
+		require.Contains(t, r.Text(), fmt.Sprintf("snapshot %d: another writer put files in the place of others (append)", swap))
+		requireVerdict(t, map[bool]Verdict{false: Unknown, true: Proven}[deep], r)
+	}
+}
+
 // One quarantined record taken away, and another put in its place: the counts of
 // the quarantine table agree.
 func TestAQuarantinedRecordThatWasExchangedIsFound(t *testing.T) {

@@ -16,6 +16,7 @@ type deed struct {
 	link  *link
 	rows  int64 // change of live rows
 	named int64 // change of rows that name Kafka records
+	taken int64 // rows that name Kafka records, in files that it took out
 }
 
 // checkRows compares what commits say they added with what manifests hold, over
@@ -85,7 +86,7 @@ func (a *auditor) follow() (deeds []deed, extra int64) {
 		case l.own && totalRows(l.state)-counted != rows:
 			a.r.find(Violated, l.name(), "the totals grew by %d rows, the commit counts %d", totalRows(l.state)-counted, rows)
 		case !l.own:
-			d := deed{link: l, rows: l.live - was.live, named: l.named - was.named}
+			d := deed{link: l, rows: l.live - was.live, named: l.named - was.named, taken: was.named + l.added.named - l.named}
 			deeds = append(deeds, d)
 			a.foreign(d, extra)
 			extra += d.rows
@@ -223,8 +224,8 @@ func (a *auditor) foreign(d deed, others int64) {
 	l := d.link
 	operation := l.snapshot.Summary.Operation
 	if a.told {
-		if d.named == 0 && operation == table.OpOverwrite {
-			a.doubt(l.name(), "%s overwrote files; as many rows of ours as before are left", l.who())
+		if d.named == 0 && d.taken != 0 && operation != table.OpReplace {
+			a.doubt(l.name(), "%s put files in the place of others (%s); as many rows of ours as before are left", l.who(), operation)
 			return
 		}
 		a.r.note("%s: %s of %s, %+d rows", l.name(), operation, l.who(), d.rows)
