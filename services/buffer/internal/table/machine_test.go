@@ -194,6 +194,8 @@ func TestAReportThatTheLogCannotExplainEndsTheEpoch(t *testing.T) {
 	for name, c := range map[string]event.Commit{
 		"other epoch":          state(9, 2, ident.Vector{p0: 0, p1: 0}, ident.LSNState{}),
 		"beyond what was sent": state(9, 1, ident.Vector{p0: 11, p1: 0}, ident.LSNState{}),
+		"LSNs that were not given": state(9, 1, ident.Vector{p0: 10, p1: 0, {Pipeline: "orders", Topic: "later"}: 5},
+			ident.LSNState{Start: 100, Next: 114, Reserved: 200}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := serving(t)
@@ -375,6 +377,23 @@ func TestAJournalThatIsNotTheTablesIsNotUsed(t *testing.T) {
 }
 
 // Whoever reads a partition on learns by the leader epoch before its position whether Kafka's log was replaced below it.
+// G5: the copy of a journal is from before the partitions were added to the table, so it knows none that the table could
+// be ahead of. The table has rows in this epoch all the same, and LSNs behind them may have been shown.
+func TestAJournalFromBeforeThePartitionsOfTheTableIsNotUsed(t *testing.T) {
+	img := event.Image{Commit: state(2, 1, ident.Vector{}, ident.LSNState{Start: 100, Next: 100, Reserved: 200})}
+	m := New("shop.orders", bootID, nonces(), &Recovered{Image: img, NextLSN: 100}, "")
+	s, err := m.Open(state(4, 1, ident.Vector{p0: 5}, ident.LSNState{Start: 100, Next: 105, Reserved: 200}), nil, nil)
+	require.NoError(t, err)
+	require.Nil(t, s)
+	require.Equal(t, Need, m.State())
+	// A partition that is only added is no reason.
+	m = New("shop.orders", bootID, nonces(), &Recovered{Image: img, NextLSN: 100}, "")
+	s, err = m.Open(state(4, 1, ident.Vector{p0: 0}, ident.LSNState{Start: 100, Next: 100, Reserved: 200}), nil, nil)
+	require.NoError(t, err)
+	done(t, m, s)
+	require.Equal(t, Serving, m.State())
+}
+
 func TestTheLeaderEpochBeforeThePositionIsKnown(t *testing.T) { // K13
 	m := serving(t)
 	require.EqualValues(t, -1, m.LeaderEpoch(p0), "nothing was read yet")

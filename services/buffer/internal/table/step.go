@@ -158,8 +158,8 @@ func (m *Machine) invalid(c event.Commit) string {
 		return "the table stands below what the journal has seen committed: it was rolled back"
 	case isAhead:
 		return "the table is ahead of the journal in " + p.String() + " (journal ends at " + itoa(at) + "): the journal lost its end"
-	case c.LSN.Next > max(m.recovered.NextLSN, old.LSN.Reserved):
-		return "the table holds LSNs the journal never gave"
+	case c.LSN.Next > m.recovered.NextLSN: // also of partitions that the journal does not know
+		return "the table holds LSNs the journal never gave: the journal lost its end"
 	default:
 		return ""
 	}
@@ -236,9 +236,13 @@ func (m *Machine) Report(c event.Commit) (*Step, error) {
 		m.need("the table holds rows of " + p.String() + " beyond " + itoa(at) + " that this log never accepted")
 		return nil, m.notServing()
 	}
+	if c.LSN.Next > m.next { // rows of a partition that this log was not told of
+		m.head = c
+		m.need("the table holds LSNs that this log never gave")
+		return nil, m.notServing()
+	}
 	m.head = c
 	m.reserved = max(m.reserved, c.LSN.Reserved)
-	m.next = max(m.next, c.LSN.Next)
 	for p, pos := range c.Positions {
 		m.raise(p, pos)
 	}
