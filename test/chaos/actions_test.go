@@ -120,6 +120,9 @@ func (w *world) produce() error {
 	if err := w.client.EndTransaction(ctx, kgo.TransactionEndTry(commit)); err != nil {
 		return fmt.Errorf("oracle: ending a transaction: %w", err)
 	}
+	for _, s := range list {
+		w.book.marked(s.r.Partition, s.r.Offset+2)
+	}
 	return nil
 }
 
@@ -218,6 +221,7 @@ func (w *world) keepJournal() error {
 		now, ends := w.book.state(), w.book.produced()
 		w.mu.Lock()
 		s.old = &oldDisk{s.fs.Crash(true, nil), now.log, ends}
+		w.note("copy of the journal of %s, at %v", s.name, ends)
 		w.mu.Unlock()
 	}
 	return nil

@@ -92,7 +92,14 @@ func (b *book) record(part int32, offset int64, e entry) {
 	b.ends[part] = max(b.ends[part], offset+1)
 }
 
-// produced is where the partitions end.
+// marked tells where a partition ends behind the marker of a transaction.
+func (b *book) marked(part int32, end int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ends[part] = max(b.ends[part], end)
+}
+
+// produced is where the partitions end, the markers of transactions included: a log passes them too.
 func (b *book) produced() [partitions]int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
