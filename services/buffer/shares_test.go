@@ -23,6 +23,7 @@ func (s *sender) fill(p ident.Partition, next int64) (*bufferv1.AppendResult, in
 		r := s.put(entry(s.t, p, next, next+1, 50<<10))
 		if r.GetOutcome() != bufferv1.AppendOutcome_APPEND_OUTCOME_ACCEPTED {
 			require.Equal(s.t, next, r.GetAppendedNext())
+			require.EqualValues(s.t, 1, r.GetAppendedLeaderEpoch(), "of another one the sender would learn that the log was replaced (K13)")
 			return r, next
 		}
 		next++

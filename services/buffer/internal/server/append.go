@@ -251,7 +251,7 @@ func (a *appender) one(e *event.Append) {
 	defer l.mu.Unlock()
 	var v table.Verdict
 	if bad != nil {
-		v = table.Verdict{Outcome: table.Invalid, Next: l.m.AppendedNext(e.Partition), LeaderEpoch: l.m.LeaderEpoch(e.Partition), Text: bad.Error()}
+		v = l.m.Refuse(e.Partition, table.Invalid, bad.Error())
 	} else {
 		v = l.verdict(e)
 	}

@@ -128,6 +128,9 @@ func (f *follower) run(ctx context.Context, stream grpc.ServerStream) error {
 func (f *follower) collect(due bool) []wire.FollowFrame {
 	var out []wire.FollowFrame
 	l := f.l
+	if due { // there may be more tables than when the last event came
+		l.feed.trim(l.h.feedKeep())
+	}
 	if req, ok := l.m.Request(); ok && req != f.request {
 		f.request = req
 		out = append(out, notice(&bufferv1.FollowResponse{Message: &bufferv1.FollowResponse_EpochWanted{EpochWanted: &bufferv1.EpochWanted{

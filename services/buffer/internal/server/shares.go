@@ -109,7 +109,7 @@ func (l *tableLog) neighbours(p ident.Partition) bool {
 // verdict asks the machine, unless the entry has to wait; mu is held.
 func (l *tableLog) verdict(e *event.Append) table.Verdict {
 	if why := l.putOff(e); why != "" {
-		return table.Verdict{Outcome: table.Waiting, Next: l.m.AppendedNext(e.Partition), Text: why}
+		return l.m.Refuse(e.Partition, table.Waiting, why)
 	}
 	v := l.m.Append(e)
 	if v.Outcome == table.Accepted {

@@ -46,7 +46,7 @@ func (h *Host) newLog(name string, rec *table.Recovered) *tableLog {
 	why := h.opt.Lost
 	l := &tableLog{
 		h: h, name: name, m: table.New(name, h.opt.Boot, h.opt.Nonce, rec, why),
-		feed: newFeed(h.opt.MaxLag), changed: make(chan struct{}),
+		feed: newFeed(), changed: make(chan struct{}),
 		appenders: map[*appender]struct{}{}, followers: map[*follower]struct{}{},
 		progress: map[ident.Partition]readapi.Progress{}, pins: map[string]pin{}, parsed: map[string]*schema.Schema{},
 	}
@@ -157,6 +157,7 @@ func (l *tableLog) publish(evs []event.Event) {
 			l.tellAppenders(func(a *appender) { a.schema(ev.Schema) })
 		}
 	}
+	l.feed.trim(l.h.feedKeep())
 	l.account()
 	for f := range l.followers {
 		f.checkLag(l.feed)

@@ -42,6 +42,11 @@ type Verdict struct {
 	Step        *Step
 }
 
+// Refuse answers an append of p that is not accepted: it says where the partition stands, so that its sender goes on there.
+func (m *Machine) Refuse(p ident.Partition, o Outcome, text string) Verdict {
+	return Verdict{Outcome: o, Next: m.AppendedNext(p), LeaderEpoch: m.LeaderEpoch(p), Text: text}
+}
+
 // longest is the greatest offset range that may take LSNs in one entry; a longer
 // one can only be a lost run, which must be an entry of its own.
 const longest = int64(1) << 36
@@ -54,7 +59,7 @@ func (m *Machine) Append(a *event.Append) Verdict {
 	}
 	at, known := m.appended[a.Partition]
 	refuse := func(o Outcome, format string, args ...any) Verdict {
-		return Verdict{Outcome: o, Next: at, LeaderEpoch: m.LeaderEpoch(a.Partition), Text: fmt.Sprintf(format, args...)}
+		return m.Refuse(a.Partition, o, fmt.Sprintf(format, args...))
 	}
 	if why := malformed(&a.Header); why != "" {
 		return refuse(Invalid, "%s %s: %s", a.Partition, a.Range, why)
