@@ -20,6 +20,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -155,6 +156,10 @@ func (FS) WalkDir(root string, fn fs.WalkDirFunc) error {
 	})
 }
 
+// begunPrefix begins the temporary name of a file: a number, a dash and the name
+// follow.
+const begunPrefix = ".tmp-"
+
 // file is a file under a temporary name.
 type file struct {
 	f       *os.File
@@ -173,7 +178,7 @@ func create(name string, replace bool) (*file, error) {
 	if err := mkdirAll(dir); err != nil {
 		return nil, err
 	}
-	f, err := os.CreateTemp(dir, ".tmp-*-"+filepath.Base(path))
+	f, err := os.CreateTemp(dir, begunPrefix+"*-"+filepath.Base(path))
 	if err != nil {
 		return nil, err
 	}
@@ -251,6 +256,43 @@ func (w *file) publish(tmp string) error {
 		return &fs.PathError{Op: "create", Path: w.final, Err: fs.ErrExist}
 	}
 	return os.Rename(tmp, w.final)
+}
+
+// Unfinished lists what processes that were killed had begun to write under names, in
+// whatever file system is not a local disk: nothing. It must not be asked about names
+// that somebody may still write.
+func Unfinished(files iceio.IO, names []string) ([]string, error) {
+	if _, local := files.(FS); !local {
+		return nil, nil
+	}
+	wanted := map[string]map[string]bool{} // by folder
+	for _, name := range names {
+		at := strings.LastIndexByte(name, '/') + 1
+		dir, base := name[:at], name[at:]
+		if wanted[dir] == nil {
+			wanted[dir] = map[string]bool{}
+		}
+		wanted[dir][base] = true
+	}
+	var out []string
+	for dir, bases := range wanted {
+		local, err := Path(dir)
+		if err != nil {
+			return nil, err
+		}
+		entries, err := os.ReadDir(local)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range entries {
+			rest, begun := strings.CutPrefix(e.Name(), begunPrefix)
+			if _, base, ok := strings.Cut(rest, "-"); begun && ok && bases[base] {
+				out = append(out, dir+e.Name())
+			}
+		}
+	}
+	slices.Sort(out)
+	return out, nil
 }
 
 // mkdirAll makes dir and syncs the directories in which it made an entry.

@@ -113,8 +113,10 @@ func (t *Table) clean(ctx context.Context) {
 		return
 	}
 	t.cleaning.Go(func() {
-		t.cleans.Lock() // one after the other
-		defer t.cleans.Unlock()
+		if t.cleans.Take(ctx) != nil {
+			return
+		}
+		defer t.cleans.Give()
 		defer t.took(StepClean)()
 		if err := work(ctx); err != nil {
 			t.log.Warn("files that nothing needs any more stay", "error", err)

@@ -23,6 +23,7 @@ import (
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/schema"
 	"github.com/icestream/icestream/services/committer/internal/cut"
 	"github.com/icestream/icestream/services/committer/internal/lake"
@@ -137,7 +138,7 @@ type Table struct {
 	outboxAt     time.Time // not before this is the outbox tried again
 	late         bool      // the outbox was put off under pressure
 	cleaning     sync.WaitGroup
-	cleans       sync.Mutex
+	cleans       run.Turn     // one clean-up after the other
 	expired      *lake.Staged // landed with an expiry that is not cleaned up after
 	talk         *backoff.Backoff
 	outboxPause  *backoff.Backoff
@@ -173,7 +174,7 @@ func New(o Options, p Ports) *Table {
 		source: p.Source, observe: p.Observe, maintain: p.Maintain,
 		jobs: make(chan job), wake: make(chan struct{}, 1), ended: make(chan struct{}),
 		policy: o.Policy, opening: true, applied: map[ident.UUID]bool{}, known: map[string]event.Schema{}, waiting: map[waitingKey]Waiting{},
-		talk: o.Backoff.Start(), outboxPause: o.Backoff.Start(),
+		talk: o.Backoff.Start(), outboxPause: o.Backoff.Start(), cleans: run.NewTurn(),
 	}
 	t.status.change(func(s *Status) { s.State, s.Reason = "starting", "taking the table over" })
 	return t

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/catalog"
@@ -547,4 +548,15 @@ func TestAForeignAppendInBetweenLosesNothing(t *testing.T) {
 	require.Equal(t, int64(25), b.rows(tableName))
 	r := b.audit(true)
 	require.Equal(t, Proven, r.Verdict, r.Text())
+}
+
+// A clock that was set back, or that of another writer which ran ahead, is named with what to do (O10); commits go on by
+// themselves when it is right again (G11).
+func TestAClockBehindTheTableIsNamed(t *testing.T) {
+	b := newBench(t, Settings{})
+	at := time.UnixMilli(b.handle().Metadata().LastUpdatedMillis())
+	require.NoError(t, clock(tableName, b.handle().Metadata(), at.Add(-clockSlack)), "as catalogs do")
+	err := clock(tableName, b.handle().Metadata(), at.Add(-time.Hour))
+	require.ErrorIs(t, err, fault.Of(fault.Unavailable))
+	require.ErrorContains(t, err, "1h0m0s behind")
 }

@@ -12,6 +12,7 @@ import (
 	iceio "github.com/apache/iceberg-go/io"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/icefile"
 	"github.com/icestream/icestream/internal/ident"
 )
 
@@ -104,7 +105,7 @@ func (t *Table) RemoveIntent(ctx context.Context, attempt ident.UUID) {
 	t.mu.Unlock()
 	location, err := t.metadataLocation("icestream/" + attempt.String() + ".json")
 	if err == nil {
-		t.deletePaths(ctx, []string{location})
+		_ = t.deletePaths(ctx, []string{location}) // it is logged
 	}
 }
 
@@ -168,7 +169,8 @@ func readIntent(files iceio.IO, location string) (Intent, error) {
 }
 
 // IntentFiles are the files that exist because of an attempt: data files, and
-// quarantine files in the quarantine table's folder.
+// quarantine files in the quarantine table's folder, those included that a killed
+// process had begun on a local disk.
 func (t *Table) IntentFiles(ctx context.Context, i Intent) ([]string, error) {
 	files, err := t.files(t.lake.storage(ctx))
 	if err != nil {
@@ -177,11 +179,13 @@ func (t *Table) IntentFiles(ctx context.Context, i Intent) ([]string, error) {
 	o := WriterOptions{Attempt: i.Attempt, Epoch: i.Epoch}
 	var out []string
 	add := func(kind string, n int, place func(string) (string, error)) error {
+		names := make([]string, n)
 		for k := range n {
 			location, err := place(fileName(o, kind, k))
 			if err != nil {
 				return err
 			}
+			names[k] = location
 			there, err := exists(files, location)
 			if err != nil {
 				return classify(err, "looking for %s", location)
@@ -190,6 +194,11 @@ func (t *Table) IntentFiles(ctx context.Context, i Intent) ([]string, error) {
 				out = append(out, location)
 			}
 		}
+		begun, err := icefile.Unfinished(files, names)
+		if err != nil {
+			return classify(err, "looking for files of table %s that were begun", t.name)
+		}
+		out = append(out, begun...)
 		return ctx.Err()
 	}
 	if err := add("", i.Files, t.dataLocation); err != nil {
@@ -225,7 +234,9 @@ func (t *Table) Undo(ctx context.Context, i Intent) error {
 		}
 		paths = slices.DeleteFunc(paths, func(p string) bool { return named[p] })
 	}
-	t.deletePaths(ctx, paths)
+	if err := t.deletePaths(ctx, paths); err != nil {
+		return err // the record stays, or nobody would know of the files
+	}
 	t.RemoveIntent(ctx, i.Attempt)
 	return nil
 }

@@ -164,8 +164,8 @@ func (t *Table) writeOne(ctx context.Context, name string, recs []arrow.RecordBa
 		abort(out)
 		return QuarantineFile{}, errors.Join(err, remove(files, path))
 	}
-	if err := out.Close(); err != nil {
-		return QuarantineFile{}, err
+	if err := out.Close(); err != nil { // it may be there all the same, and would be in the way of the next try
+		return QuarantineFile{}, errors.Join(err, remove(files, path))
 	}
 	return QuarantineFile{Path: path, Rows: rows, Bytes: size}, nil
 }

@@ -3,12 +3,16 @@ package lake
 import (
 	"errors"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	iceio "github.com/apache/iceberg-go/io"
 	"github.com/stretchr/testify/require"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/icefile"
 	"github.com/icestream/icestream/internal/ident"
 )
 
@@ -185,6 +189,104 @@ func TestUndoRemovesOnlyWhatNothingNames(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, intents)
 	require.Equal(t, int64(4), b.rows(tableName))
+}
+
+// A process that is killed leaves the temporary files of what it had open, as large as data files are.
+func TestUndoRemovesWhatAKilledProcessHadBegun(t *testing.T) {
+	b := newBench(t, Settings{})
+	w, err := b.NewWriter(t.Context(), b.Head().Schema, b.options())
+	require.NoError(t, err)
+	require.NoError(t, w.Write(b.batch(part(0), ident.Range{Next: 5})))
+	require.NoError(t, w.flush())
+	others := b.commitRows(part(0), 3)
+	begun := func() int {
+		names, err := filepath.Glob(filepath.Join(b.dir, "warehouse", "*", "*", "data", ".tmp-*"))
+		require.NoError(t, err)
+		return len(names)
+	}
+	require.Equal(t, 1, begun())
+	intents, err := b.Intents(t.Context())
+	require.NoError(t, err)
+	for _, i := range intents {
+		require.NoError(t, b.Undo(t.Context(), i))
+	}
+	require.Zero(t, begun())
+	require.Equal(t, others.Rows, b.rows(tableName))
+}
+
+// flaky is a local disk that answers as an object store in trouble does.
+type flaky struct {
+	icefile.FS
+
+	noAnswer, noRemoval bool
+}
+
+type flakyFile struct {
+	iceio.FileWriter
+
+	fs *flaky
+}
+
+func (f *flaky) Create(name string) (iceio.FileWriter, error) {
+	w, err := f.FS.Create(name)
+	return &flakyFile{w, f}, err
+}
+
+func (f *flaky) Remove(name string) error {
+	if f.noRemoval && strings.HasSuffix(name, ".parquet") {
+		return errors.New("no answer")
+	}
+	return f.FS.Remove(name)
+}
+
+func (f *flakyFile) Close() error {
+	err := f.FileWriter.Close()
+	if f.fs.noAnswer {
+		return errors.New("no answer")
+	}
+	return err
+}
+
+// The answer to an upload may be lost: the object is there, and no snapshot will ever name it.
+func TestAbortRemovesAFileWhoseUploadWasNotAnswered(t *testing.T) {
+	b := newBench(t, Settings{Partition: "day(created_at)"})
+	w, err := b.NewWriter(t.Context(), b.Head().Schema, b.options())
+	require.NoError(t, err)
+	disk := &flaky{}
+	w.fs = disk
+	require.NoError(t, w.Write(b.batch(part(0), ident.Range{Next: 25})))
+	require.NoError(t, w.flush())
+	require.Len(t, w.open, 3)
+	disk.noAnswer = true
+	_, err = w.Close(t.Context())
+	require.Error(t, err)
+	w.Abort(t.Context())
+	left, err := filepath.Glob(filepath.Join(b.dir, "warehouse", "*", "*", "data", "*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// What cannot be removed now is removed by the next take-over: its record outlives it.
+func TestTheRecordOfAnAttemptOutlivesItsFiles(t *testing.T) {
+	b := newBench(t, Settings{})
+	w, err := b.NewWriter(t.Context(), b.Head().Schema, WriterOptions{Attempt: newID(), Epoch: 1, FileSize: 1})
+	require.NoError(t, err)
+	require.NoError(t, w.Write(b.batch(part(0), ident.Range{Next: 5})))
+	path := w.files[0].Path
+	disk := &flaky{noRemoval: true}
+	b.fs = disk
+	w.Abort(t.Context())
+	intents, err := b.Intents(t.Context())
+	require.NoError(t, err)
+	require.Len(t, intents, 1)
+	require.Error(t, b.Undo(t.Context(), intents[0]))
+	require.FileExists(t, localPath(path))
+	disk.noRemoval = false
+	require.NoError(t, b.Undo(t.Context(), intents[0]))
+	requireGone(t, path)
+	intents, err = b.Intents(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, intents)
 }
 
 func TestAbortLeavesNothing(t *testing.T) {

@@ -182,8 +182,25 @@ func fits(name string, head Head, state State, c Change) error {
 	return nil
 }
 
+// clockSlack is how far the time of a snapshot may lie before that of the one before it: catalogs take no more.
+const clockSlack = time.Minute
+
+// clock refuses to stage while this machine's clock is behind the table's: the catalog would not take the snapshot.
+func clock(name string, meta table.Metadata, now time.Time) error {
+	last := time.UnixMilli(meta.LastUpdatedMillis()).UTC()
+	if behind := last.Sub(now); behind > clockSlack {
+		return fault.New(fault.Unavailable,
+			"table %s was last changed at %s, and the clock of this machine is %s behind that: catalogs take no snapshot that is older than the table. Set the clock right, here or where that change was made; commits go on by themselves then",
+			name, last.Format(time.RFC3339), behind.Round(time.Second))
+	}
+	return nil
+}
+
 func (t *Table) stage(ctx context.Context, head Head, state State, c Change) (*Staged, error) {
 	before := t.handle()
+	if err := clock(t.name, before.Metadata(), time.Now()); err != nil {
+		return nil, err
+	}
 	st := &Staged{CommitID: c.CommitID, Base: head.SnapshotID, before: before}
 	meta, err := t.changeSchema(st, before.Metadata(), c.Schema)
 	if err != nil {

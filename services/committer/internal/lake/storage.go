@@ -121,32 +121,40 @@ func remove(files iceio.IO, path string) error {
 
 // DeleteFiles removes data files. Call it only when it is proven that no
 // snapshot names them and none can (G6). What cannot be removed is logged and
-// left: a file too many harms nobody.
-func (t *Table) DeleteFiles(ctx context.Context, list []File) {
+// left: a file too many harms nobody. It reports whether all are gone: a record
+// that names them must outlive them.
+func (t *Table) DeleteFiles(ctx context.Context, list []File) bool {
 	paths := make([]string, len(list))
 	for i, f := range list {
 		paths[i] = f.Path
 	}
-	t.deletePaths(ctx, paths)
+	return t.deletePaths(ctx, paths) == nil
 }
 
-func (t *Table) deletePaths(ctx context.Context, paths []string) {
+// deletePaths removes files and logs each that stays; its error is that of the first.
+func (t *Table) deletePaths(ctx context.Context, paths []string) error {
 	if len(paths) == 0 {
-		return
+		return nil
 	}
 	files, err := t.files(t.lake.storage(ctx))
 	if err != nil {
 		t.log.Warn("files that nothing names stay", "files", len(paths), "error", err)
-		return
+		return err
 	}
-	for _, p := range paths {
-		if ctx.Err() != nil {
-			return
+	var first error
+	for i, p := range paths {
+		if err := context.Cause(ctx); err != nil {
+			t.log.Warn("files that nothing names stay", "files", len(paths)-i, "error", err)
+			return classify(err, "removing files of table %s", t.name)
 		}
 		if err := remove(files, p); err != nil {
 			t.log.Warn("a file that nothing names stays", "file", p, "error", err)
+			if first == nil {
+				first = classify(err, "removing %s", p)
+			}
 		}
 	}
+	return first
 }
 
 // dropOldMetadata removes the metadata files that a commit pushed out of the
@@ -166,5 +174,5 @@ func (t *Table) dropOldMetadata(ctx context.Context, before, after table.Metadat
 			gone = append(gone, entry.MetadataFile)
 		}
 	}
-	t.deletePaths(ctx, gone)
+	_ = t.deletePaths(ctx, gone) // it is logged
 }

@@ -329,6 +329,7 @@ func (w *Writer) create(values map[int]any) (*openFile, error) {
 	}
 	pq, err := w.layout.open(out)
 	if err != nil {
+		w.lost(path)
 		abort(out)
 		return nil, fmt.Errorf("creating %s: %w", path, err)
 	}
@@ -345,10 +346,19 @@ func (w *Writer) finishOldest() error {
 	return w.finish(key)
 }
 
+// lost notes a file that failed, and may have come to be all the same: Abort removes
+// it with the others.
+func (w *Writer) lost(path string) { w.files = append(w.files, File{Path: path}) }
+
 // finish closes a file and takes its statistics.
-func (w *Writer) finish(key string) error {
+func (w *Writer) finish(key string) (err error) {
 	f := w.open[key]
 	delete(w.open, key)
+	defer func() {
+		if err != nil {
+			w.lost(f.path)
+		}
+	}()
 	meta, err := f.pq.close()
 	if err != nil {
 		abort(f.out)
@@ -409,9 +419,9 @@ func (w *Writer) Abort(ctx context.Context) {
 		w.files = append(w.files, File{Path: f.path})
 	}
 	w.open = map[string]*openFile{}
-	w.t.DeleteFiles(ctx, w.files)
+	removed := w.t.DeleteFiles(ctx, w.files)
 	w.files, w.closed = nil, 0
-	if w.intent.Files > 0 {
+	if removed && w.intent.Files > 0 { // else the next take-over removes what is left
 		w.t.RemoveIntent(ctx, w.intent.Attempt)
 	}
 	w.failed = errors.Join(w.failed, fault.New(fault.Internal, "writing data files of table %s: the writer was aborted", w.t.name))

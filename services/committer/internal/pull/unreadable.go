@@ -50,7 +50,8 @@ func (p *Puller) blame(e entry, err error, owner Owner, idle bool) {
 	}
 	t.tries++
 	red := t.tries >= unreadableTries
-	t.held = red || whole
+	held := red || whole
+	t.held = held
 	if whole {
 		p.leaveOutLocked(e, idle)
 	}
@@ -66,7 +67,7 @@ func (p *Puller) blame(e entry, err error, owner Owner, idle bool) {
 	} else {
 		p.log.Warn("an entry of the log cannot be made rows: it is read again", "partition", part.String(), "range", e.append.Range.String(), "error", err)
 	}
-	if t.held {
+	if held {
 		time.AfterFunc(after, func() { p.retry(part, t) })
 	}
 }
