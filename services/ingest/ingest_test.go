@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	adminv1 "github.com/icestream/icestream/gen/go/icestream/admin/v1"
@@ -479,6 +480,87 @@ func TestRecreatedTopicStopsThePartitionOrIsReadAnew(t *testing.T) { // G9
 			})
 		})
 	}
+}
+
+// G1, G9: the log knows the topic that was, and says so when it comes back; what stands at those offsets now is of
+// another topic.
+func TestATopicThatIsCreatedAgainWhileTheLogIsAwayIsNotTakenForTheOldOne(t *testing.T) {
+	for policy, stops := range map[string]bool{"stop": true, "continue": false} {
+		t.Run(policy, func(t *testing.T) {
+			w := newWorld(t, ordersTopic+", on_data_loss: "+policy, topic(1))
+			w.produce(0, orders(1, 0, 3)...)
+			i := w.start()
+			w.appended(0, 3)
+			i.stop(t)
+			old := w.next.Partitions()[0]
+			w.away = true
+			w.start()
+			w.await("the partition waits for the log", func() bool { return w.knocks > 2 })
+			adm := kadm.NewClient(w.producer)
+			_, err := adm.DeleteTopic(t.Context(), "orders")
+			require.NoError(t, err)
+			_, err = adm.CreateTopic(t.Context(), 1, 1, nil, "orders")
+			require.NoError(t, err)
+			w.producer = w.dialProducer()
+			w.produce(0, orders(1, 0, 6)...)
+			w.mu.Lock()
+			w.away = false
+			w.mu.Unlock()
+			if stops {
+				w.await("stopped", func() bool { return w.progress[0].State == event.PartitionStopped })
+			} else {
+				w.await("the new topic is read", func() bool {
+					for p, n := range w.next {
+						if p != old && n == 6 {
+							return true
+						}
+					}
+					return false
+				})
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			require.EqualValues(t, 3, w.next[old])
+		})
+	}
+}
+
+// Nothing is lost with a topic of which the table never heard.
+func TestATopicThatIsCreatedAgainBeforeItWasReadIsRead(t *testing.T) { // G9, G11
+	w := newWorld(t, ordersTopic+", on_data_loss: stop", topic(1))
+	w.openErr = fault.New(fault.Unavailable, "the committer is away")
+	i := w.start()
+	require.Eventually(t, func() bool {
+		for _, c := range i.health.Report("ingest").Components {
+			if strings.Contains(c.Reason, "is away") {
+				return true
+			}
+		}
+		return false
+	}, 20*time.Second, 5*time.Millisecond)
+	adm := kadm.NewClient(w.producer)
+	_, err := adm.DeleteTopic(t.Context(), "orders")
+	require.NoError(t, err)
+	_, err = adm.CreateTopic(t.Context(), 1, 1, nil, "orders")
+	require.NoError(t, err)
+	w.producer = w.dialProducer()
+	w.produce(0, orders(1, 0, 4)...)
+	looked := 0
+	w.kafka.ControlKey(int16(kmsg.Metadata), func(kmsg.Request) (kmsg.Response, error, bool) {
+		w.kafka.KeepControl()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		looked++
+		return nil, nil, false
+	})
+	w.await("the new topic was looked up", func() bool { return looked > 30 })
+	w.mu.Lock()
+	w.openErr = nil
+	w.mu.Unlock()
+	w.appended(0, 4)
+	w.produce(0, orders(1, 4, 4)...)
+	w.appended(0, 8)
+	w.ready(i)
 }
 
 func TestUnframedRecordsHaveTheConfiguredSchema(t *testing.T) { // F11

@@ -76,6 +76,9 @@ type world struct {
 	streams     map[chan *bufferv1.AppendResponse]context.CancelFunc
 	progress    map[int32]event.Progress
 	refuseNext  bufferv1.AppendOutcome
+	away        bool // the table log takes no streams
+	knocks      int  // streams that were turned away
+	looks       int  // for offsets without records, of hideFrom
 }
 
 // tableLog is the table log's door into the world.
@@ -315,6 +318,11 @@ func (w *world) append(st grpc.BidiStreamingServer[bufferv1.AppendRequest, buffe
 	}
 	out := make(chan *bufferv1.AppendResponse, 10_000)
 	w.mu.Lock()
+	if w.away {
+		defer w.mu.Unlock()
+		w.knocks++
+		return fault.New(fault.Unavailable, "the table log is away")
+	}
 	welcome := &bufferv1.AppendWelcome{
 		TableUuid: make([]byte, 16), Boot: make([]byte, 16), Credit: 8 << 20, AppendedNext: wire.VectorToProto(w.next), Committed: wire.PositionsToProto(w.committed),
 	}

@@ -158,17 +158,16 @@ func (l *Lane) Send(ctx context.Context, o Outgoing) error {
 		o.Release(false)
 		return err
 	}
-	l.life.send.Lock()
-	defer l.life.send.Unlock()
+	if err := l.life.send.Take(ctx); err != nil { // whoever has the turn may wait for a log that does not read
+		l.s.mu.Lock()
+		l.unsent(o)
+		return err
+	}
+	defer l.life.send.Give()
 	l.s.mu.Lock()
 	if l.ended || l.s.life != l.life {
 		err := l.err
-		l.s.flight -= o.Size
-		l.s.o.Budget.give(o.Size)
-		l.life.credit += o.Size
-		l.s.wake()
-		l.s.mu.Unlock()
-		o.Release(false)
+		l.unsent(o)
 		return err
 	}
 	l.life.fifo = append(l.life.fifo, flight{lane: l, next: o.Entry.Range.Next, size: o.Size, release: o.Release})
@@ -180,6 +179,16 @@ func (l *Lane) Send(ctx context.Context, o Outgoing) error {
 		l.life.cancel(err)
 	}
 	return err
+}
+
+// unsent gives back what admit took for an entry that is not sent after all. Stream.mu is held, and given up.
+func (l *Lane) unsent(o Outgoing) {
+	l.s.flight -= o.Size
+	l.s.o.Budget.give(o.Size)
+	l.life.credit += o.Size
+	l.s.wake()
+	l.s.mu.Unlock()
+	o.Release(false)
 }
 
 // admit takes size from credit and budget. A single message always passes when nothing is in flight.

@@ -22,6 +22,7 @@ import (
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/wire"
 )
 
@@ -74,9 +75,11 @@ type Stream struct {
 type life struct {
 	stream bufferv1.TableLogService_AppendClient
 	cancel context.CancelCauseFunc
-	send   sync.Mutex // one sender at a time; also orders fifo
-	fifo   []flight   // guarded by Stream.mu
-	credit int64      // guarded by Stream.mu
+	send   run.Turn         // one sender at a time; also orders fifo
+	fifo   []flight         // guarded by Stream.mu
+	credit int64            // guarded by Stream.mu
+	report []event.Progress // to be sent, guarded by Stream.mu
+	due    chan struct{}    // has a token when there is a report
 }
 
 // flight is an entry that waits for its answer.
@@ -165,15 +168,21 @@ func (s *Stream) once(ctx context.Context) (welcomed bool, _ error) {
 	if err != nil {
 		return false, s.receiving(err)
 	}
-	l := &life{stream: stream, cancel: cancel}
+	l := &life{stream: stream, cancel: cancel, send: run.NewTurn(), due: make(chan struct{}, 1)}
 	if err := s.welcome(l, first); err != nil {
 		return false, err
 	}
+	reported := make(chan struct{})
+	go func() {
+		defer close(reported)
+		s.reports(sctx, l)
+	}()
 	err = s.receive(l)
 	if cause := context.Cause(sctx); cause != nil && ctx.Err() == nil {
 		err = cause // the end was our own doing
 	}
 	s.end(l, err)
+	<-reported
 	return true, err
 }
 
@@ -342,10 +351,10 @@ func (s *Stream) end(l *life, err error) {
 	}
 	s.wake()
 	s.mu.Unlock()
-	// A sender may still be inside SendMsg with the last of these entries.
+	// A sender may still be inside SendMsg with the last of these entries, which this ends.
 	l.cancel(err)
-	l.send.Lock()
-	defer l.send.Unlock()
+	_ = l.send.Take(context.Background())
+	defer l.send.Give()
 	for _, f := range lost {
 		f.release(false)
 	}
@@ -357,18 +366,41 @@ func (s *Stream) wake() {
 	s.changed = make(chan struct{})
 }
 
-// Progress sends what is known about partitions. It is dropped while the stream is down.
+// Progress has what is known about partitions sent, in place of what waits to be. It is dropped while the stream is down,
+// and never waits for the log.
 func (s *Stream) Progress(list []event.Progress) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	l := s.life
-	s.mu.Unlock()
 	if l == nil || len(list) == 0 {
 		return
 	}
-	m := &bufferv1.AppendRequest{Message: &bufferv1.AppendRequest_Progress{Progress: wire.ProgressReportToProto(list)}}
-	l.send.Lock()
-	defer l.send.Unlock()
-	if err := l.stream.SendMsg(&wire.AppendFrame{Msg: m}); err != nil {
-		l.cancel(fmt.Errorf("sending progress of table %s: %w", s.o.Table, err))
+	l.report = list
+	select {
+	case l.due <- struct{}{}:
+	default:
+	}
+}
+
+// reports sends what Progress leaves, until ctx ends.
+func (s *Stream) reports(ctx context.Context, l *life) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.due:
+		}
+		if l.send.Take(ctx) != nil {
+			return
+		}
+		s.mu.Lock()
+		m := &bufferv1.AppendRequest{Message: &bufferv1.AppendRequest_Progress{Progress: wire.ProgressReportToProto(l.report)}}
+		s.mu.Unlock()
+		err := l.stream.SendMsg(&wire.AppendFrame{Msg: m})
+		l.send.Give()
+		if err != nil {
+			l.cancel(fmt.Errorf("sending progress of table %s: %w", s.o.Table, err))
+			return
+		}
 	}
 }

@@ -231,6 +231,67 @@ func TestSenderWaitsForCreditAndForItsBudget(t *testing.T) { // G7
 	require.NoError(t, <-sent)
 }
 
+// G7, G11: a log that is there and does not read holds up neither those who report nor those who give up.
+func TestNobodyIsStuckBehindASenderWhoseLogDoesNotRead(t *testing.T) {
+	f := start(t, 1<<30)
+	ss := f.accept()
+	ss.welcome(&bufferv1.AppendWelcome{Credit: 1 << 30})
+	lane, err := f.stream.Join(t.Context(), tp(), 0)
+	require.NoError(t, err)
+	other, err := f.stream.Join(t.Context(), ident.Partition{Pipeline: "p", Topic: "t", Number: 2}, 0)
+	require.NoError(t, err)
+	rel := released{make(chan bool, 2)}
+	big := rel.out(0, 1)
+	big.RowSlices = [][]byte{make([]byte, 8<<20)} // more than the windows of the connection take
+	require.NoError(t, lane.Send(t.Context(), big))
+	sent := make(chan error, 1)
+	go func() { sent <- lane.Send(t.Context(), rel.out(1, 2)) }()
+	require.Eventually(t, func() bool {
+		f.stream.mu.Lock()
+		defer f.stream.mu.Unlock()
+		return lane.pending == 2
+	}, 20*time.Second, time.Millisecond)
+
+	for range 3 {
+		f.stream.Progress([]event.Progress{{Partition: tp()}})
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	left := released{make(chan bool, 1)}
+	gone := make(chan error, 1)
+	go func() { gone <- other.Send(ctx, left.out(0, 1)) }()
+	stop()
+	select {
+	case err := <-gone:
+		require.ErrorIs(t, err, context.Canceled)
+	case <-time.After(20 * time.Second):
+		require.Fail(t, "who gives up waits for the log all the same")
+	}
+	require.False(t, <-left.ch)
+	require.EqualValues(t, 200, f.stream.InFlight(), "what was not sent is given back")
+	require.Empty(t, sent)
+	ss.end <- errors.New("gone")
+	require.Error(t, <-sent)
+	for range 2 {
+		require.False(t, <-rel.ch)
+	}
+}
+
+func TestTheNewestReportIsSent(t *testing.T) {
+	f := start(t, 1<<20)
+	ss := f.accept()
+	ss.welcome(&bufferv1.AppendWelcome{Credit: 1 << 20})
+	_, err := f.stream.Join(t.Context(), tp(), 0)
+	require.NoError(t, err)
+	f.stream.Progress([]event.Progress{{Partition: tp(), Fetch: 1}})
+	f.stream.Progress([]event.Progress{{Partition: tp(), Fetch: 2}})
+	for at := int64(0); at < 2; {
+		list, err := wire.ProgressReportFromProto(ss.recv().Msg.GetProgress())
+		require.NoError(t, err)
+		require.Greater(t, list[0].Fetch, at)
+		at = list[0].Fetch
+	}
+}
+
 func TestBrokenStreamIsOpenedAgainAndGivesEntriesBack(t *testing.T) { // G11
 	f := start(t, 1<<20)
 	ss := f.accept()

@@ -72,6 +72,11 @@ func (s *session) explain(err error) error {
 		return &stopError{fmt.Errorf("%w: %s has other records from offset %d on than those that were read up to %d; set on_data_loss: continue to go on at offset %d: %w",
 			source.ErrTruncated, s.part, to, at, at, err)}
 	case errors.Is(reason, source.ErrRecreated):
+		if e, ok := errors.AsType[*source.RecreatedError](err); ok && e.Now == s.part.TopicID {
+			// The session is one of the new topic, and the table knows of no other: nothing was read of the one before.
+			s.w.p.consumer.Readopt(s.part.Topic)
+			return err
+		}
 		s.w.m.lost(0)
 		if s.continues() {
 			s.w.p.c.Log.Error("topic was created again; reading the new one from its beginning", "partition", s.part.String(), "error", err)

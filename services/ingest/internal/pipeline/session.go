@@ -63,7 +63,7 @@ func (s *session) run(ctx context.Context) error {
 	if s.b.Next() != s.lane.Start || s.w.replacedBelow(s.lane.Start) && s.continues() {
 		epoch = -1 // what is gone is known already
 	}
-	if err := s.w.cursor.Seek(ctx, s.b.Next(), epoch); err != nil {
+	if err := s.w.cursor.Seek(ctx, s.part.TopicID, s.b.Next(), epoch); err != nil {
 		return err
 	}
 	s.w.took(s.b.Next(), 0)

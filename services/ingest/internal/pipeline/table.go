@@ -209,8 +209,14 @@ func (t *table) starts(ctx context.Context, asked ident.Partition) ([]*committer
 			if known && part != asked {
 				continue
 			}
-			if !known {
-				pos.Start = offsets[source.TopicPartition{Topic: topic.Name, Number: n}]
+			start, found := offsets[source.TopicPartition{Topic: topic.Name, Number: n}]
+			switch {
+			case !known && found:
+				pos.Start = start
+			case !known && part == asked:
+				return nil, fault.New(fault.Unavailable, "looking up where table %s starts: %s has no leader at the moment", t.name, part)
+			case !known: // it is asked for when it is back
+				continue
 			}
 			out = append(out, &committerv1.PartitionStart{Partition: wire.PartitionToProto(part), Start: pos.Start})
 		}

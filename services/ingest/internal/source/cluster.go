@@ -12,6 +12,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/icestream/icestream/internal/ident"
 )
@@ -19,15 +20,15 @@ import (
 const (
 	defaultRefresh = 10 * time.Second
 	adminTimeout   = 15 * time.Second
-	// retentionEvery is the number of look-ups between two of the topics' settings.
-	retentionEvery = 30
+	// settingsEvery is the number of look-ups between two of the topics' settings.
+	settingsEvery = 30
 )
 
 // watch looks the topics up regularly, finds re-created ones, and keeps the limits of the cursors fresh.
 func (c *Consumer) watch(ctx context.Context) {
-	retention := map[string]time.Duration{}
+	known := map[string]settings{}
 	for n := 0; ; n++ {
-		if err := c.lookUp(ctx, retention, n%retentionEvery == 0); err != nil && ctx.Err() == nil {
+		if err := c.lookUp(ctx, known, n%settingsEvery == 0); err != nil && ctx.Err() == nil {
 			c.h.Trouble(err)
 		}
 		id, _ := c.group.GroupMetadata()
@@ -47,7 +48,7 @@ func (c *Consumer) nextLook(n int) time.Duration {
 	return min(c.cfg.Refresh, time.Duration(1<<min(n, 10))*100*time.Millisecond)
 }
 
-func (c *Consumer) lookUp(ctx context.Context, retention map[string]time.Duration, settings bool) error {
+func (c *Consumer) lookUp(ctx context.Context, known map[string]settings, all bool) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	topics, err := c.lookUpTopics(ctx)
@@ -58,11 +59,11 @@ func (c *Consumer) lookUp(ctx context.Context, retention map[string]time.Duratio
 	for name := range topics {
 		names = append(names, name)
 	}
-	if settings && len(names) > 0 {
-		c.lookUpRetention(ctx, names, retention)
+	if all && len(names) > 0 {
+		c.lookUpSettings(ctx, names, known)
 	}
 	for name, t := range topics {
-		t.Retention = retention[name]
+		t.Retention, t.Compacted = known[name].retention, known[name].compacted
 		topics[name] = t
 	}
 	c.mu.Lock()
@@ -147,23 +148,41 @@ func (c *Consumer) explainBroker(err error) error {
 	return fmt.Errorf("looking topics up at %s: %w; it is tried again by itself", strings.Join(c.cfg.Brokers, ","), err)
 }
 
-// lookUpRetention fills in retention.ms. Without the right to see settings it stays unknown.
-func (c *Consumer) lookUpRetention(ctx context.Context, names []string, into map[string]time.Duration) {
+// settings are what matters of a topic's settings.
+type settings struct {
+	retention time.Duration
+	compacted bool
+}
+
+// lookUpSettings fills in what the topics' settings say. Without the right to see them they stay unknown.
+func (c *Consumer) lookUpSettings(ctx context.Context, names []string, into map[string]settings) {
 	configs, err := c.admin.DescribeTopicConfigs(ctx, names...)
 	if err != nil {
 		return
 	}
 	for _, rc := range configs {
+		if rc.Err != nil {
+			continue
+		}
+		var s settings
 		for _, kv := range rc.Configs {
-			if kv.Key != "retention.ms" || kv.Value == nil {
-				continue
-			}
-			if ms, err := strconv.ParseInt(*kv.Value, 10, 64); err == nil && ms > 0 && ms < int64(1<<40) {
-				into[rc.Name] = time.Duration(ms) * time.Millisecond
+			switch kv.Key {
+			case "retention.ms":
+				if ms, err := strconv.ParseInt(kv.MaybeValue(), 10, 64); err == nil && ms > 0 && ms < int64(1<<40) {
+					s.retention = time.Duration(ms) * time.Millisecond
+				}
+			case cleanupPolicy:
+				s.compacted = compacts(kv.MaybeValue())
 			}
 		}
+		into[rc.Name] = s
 	}
 }
+
+const cleanupPolicy = "cleanup.policy"
+
+// compacts reports whether records may leave a topic of that clean-up policy one by one.
+func compacts(policy string) bool { return slices.Contains(strings.Split(policy, ","), "compact") }
 
 // findRecreated fails the cursors of topics whose id is no longer the one they were handed out under: the client
 // itself would read nothing from them, without an error.
@@ -179,7 +198,7 @@ func (c *Consumer) findRecreated(topics map[string]Topic) {
 				c.adopted[tp.Topic] = now
 			}
 		case exists && now.ID != old.ID:
-			k.fail(fmt.Errorf("%w: %s had the id %s and now has %s", ErrRecreated, tp.Topic, old.ID, now.ID))
+			k.fail(&RecreatedError{Topic: tp.Topic, Was: old.ID, Now: now.ID})
 		}
 	}
 }
@@ -211,27 +230,54 @@ func (c *Consumer) lookUpLimits(ctx context.Context) error {
 	for n := range names {
 		list = append(list, n)
 	}
-	starts, err := c.admin.ListStartOffsets(ctx, list...)
+	starts, err := listed(c.admin.ListStartOffsets(ctx, list...))
 	if err != nil {
 		return c.explainBroker(err)
 	}
-	ends, err := c.admin.ListCommittedOffsets(ctx, list...)
+	ends, err := listed(c.admin.ListCommittedOffsets(ctx, list...))
 	if err != nil {
 		return c.explainBroker(err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var failed error
 	for _, k := range c.cursors {
-		k.learn(starts, ends)
+		if err := k.learn(starts, ends); err != nil && failed == nil {
+			failed = c.explainBroker(fmt.Errorf("the offsets of %s: %w", k.TopicPartition, err))
+		}
 	}
-	return nil
+	return failed
 }
 
-func (k *Cursor) learn(starts, ends kadm.ListedOffsets) {
+// listed keeps what the other brokers said when some did not answer: a partition without a leader holds no other. Its
+// own error stands in the list then.
+func listed(list kadm.ListedOffsets, err error) (kadm.ListedOffsets, error) {
+	some, ok := errors.AsType[*kadm.ShardErrors](err)
+	if !ok || some.AllFailed {
+		return list, err
+	}
+	for _, e := range some.Errs {
+		req, ok := e.Req.(*kmsg.ListOffsetsRequest)
+		if !ok {
+			return list, err
+		}
+		for _, t := range req.Topics {
+			if list[t.Topic] == nil {
+				list[t.Topic] = map[int32]kadm.ListedOffset{}
+			}
+			for _, p := range t.Partitions {
+				list[t.Topic][p.Partition] = kadm.ListedOffset{Topic: t.Topic, Partition: p.Partition, Offset: -1, LeaderEpoch: -1, Err: e.Err}
+			}
+		}
+	}
+	return list, nil
+}
+
+func (k *Cursor) learn(starts, ends kadm.ListedOffsets) error {
 	s, ok := starts.Lookup(k.Topic, k.Number)
 	e, ok2 := ends.Lookup(k.Topic, k.Number)
-	if !ok || !ok2 || s.Err != nil || e.Err != nil {
-		return
+	if err := errors.Join(s.Err, e.Err); err != nil || !ok || !ok2 {
+		return err // one that is not listed was assigned meanwhile, or its topic is gone, which is said elsewhere
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -239,6 +285,7 @@ func (k *Cursor) learn(starts, ends kadm.ListedOffsets) {
 	if e.LeaderEpoch >= 0 {
 		k.limits.LeaderEpoch = e.LeaderEpoch
 	}
+	return nil
 }
 
 // Measure asks the cluster for the limits of the cursor's partition now. Partitions of one topic that ask at the same
@@ -260,9 +307,17 @@ func (k *Cursor) Measure(ctx context.Context) (Limits, error) {
 	s, _ := m.starts.Lookup(k.Topic, k.Number)
 	e, ok := m.ends.Lookup(k.Topic, k.Number)
 	if err := errors.Join(s.Err, e.Err); err != nil || !ok {
-		return Limits{}, fmt.Errorf("looking up the offsets of %s: %w", k.TopicPartition, errors.Join(err, ErrGone))
+		return Limits{}, fmt.Errorf("looking up the offsets of %s: %w", k.TopicPartition, orGone(err))
 	}
 	return Limits{LogStart: s.Offset, StableEnd: e.Offset, LeaderEpoch: e.LeaderEpoch}, nil
+}
+
+// orGone is err, or that the cluster did not name the partition.
+func orGone(err error) error {
+	if err == nil {
+		return ErrGone
+	}
+	return err
 }
 
 // measurement is the last look-up of a topic's offsets; its fields belong to whoever is in busy.
@@ -276,10 +331,10 @@ func (m *measurement) take(ctx context.Context, c *Consumer, topic string) (err 
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	began := time.Now()
-	if m.starts, err = c.admin.ListStartOffsets(ctx, topic); err != nil {
+	if m.starts, err = listed(c.admin.ListStartOffsets(ctx, topic)); err != nil {
 		return c.explainBroker(err)
 	}
-	if m.ends, err = c.admin.ListEndOffsets(ctx, topic); err != nil {
+	if m.ends, err = listed(c.admin.ListEndOffsets(ctx, topic)); err != nil {
 		return c.explainBroker(err)
 	}
 	m.began = began
@@ -304,6 +359,8 @@ func (c *Consumer) Topics() (topics map[string]Topic, cluster string, ok bool) {
 	return c.topics, c.cluster, c.cluster != "" || len(c.topics) > 0
 }
 
+const earliestMode = "earliest"
+
 // Start says where partitions begin that no table knows.
 type Start struct {
 	Mode    string // earliest, latest, timestamp, offsets, group
@@ -311,7 +368,8 @@ type Start struct {
 	Offsets map[string]map[int32]int64
 }
 
-// Starts resolves a Start to the first offset of every partition of the topics.
+// Starts resolves a Start to the first offset of every partition of the topics. A partition without a leader is left out
+// where it begins at the earliest record whenever it comes back; elsewhere it is an error, or it would begin there.
 func (c *Consumer) Starts(ctx context.Context, s Start, topics []Topic) (map[TopicPartition]int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
@@ -319,7 +377,7 @@ func (c *Consumer) Starts(ctx context.Context, s Start, topics []Topic) (map[Top
 	for i, t := range topics {
 		names[i] = t.Name
 	}
-	earliest, err := c.admin.ListStartOffsets(ctx, names...)
+	earliest, err := listed(c.admin.ListStartOffsets(ctx, names...))
 	if err != nil {
 		return nil, c.explainBroker(err)
 	}
@@ -331,10 +389,13 @@ func (c *Consumer) Starts(ctx context.Context, s Start, topics []Topic) (map[Top
 	for _, t := range topics {
 		for _, n := range t.Partitions {
 			first, ok := earliest.Lookup(t.Name, n)
-			if !ok || first.Err != nil {
-				return nil, fmt.Errorf("looking up the first offset of %s[%d]: %w", t.Name, n, errors.Join(first.Err, ErrGone))
-			}
 			tp := TopicPartition{t.Name, n}
+			if !ok || first.Err != nil {
+				if s.Mode == earliestMode {
+					continue
+				}
+				return nil, fmt.Errorf("looking up the first offset of %s: %w", tp, orGone(first.Err))
+			}
 			out[tp] = first.Offset
 			if w, ok := wanted[tp]; ok {
 				out[tp] = max(first.Offset, w)
@@ -360,20 +421,24 @@ func (c *Consumer) wanted(ctx context.Context, s Start, names []string) (map[Top
 		if err != nil {
 			return nil, c.explain(err)
 		}
+		var failed error
 		got.Each(func(o kadm.OffsetResponse) {
-			if o.Err == nil && o.At >= 0 {
+			switch {
+			case o.Err != nil:
+				failed = fmt.Errorf("looking up the position of group %s in %s[%d]: %w", c.cfg.Group, o.Topic, o.Partition, o.Err)
+			case o.At >= 0:
 				out[TopicPartition{o.Topic, o.Partition}] = o.At
 			}
 		})
-		return out, nil
+		return out, failed
 	case "latest", "timestamp":
-		return c.listed(ctx, s, names)
+		return c.offsets(ctx, s, names)
 	default:
 		return out, nil
 	}
 }
 
-func (c *Consumer) listed(ctx context.Context, s Start, names []string) (map[TopicPartition]int64, error) {
+func (c *Consumer) offsets(ctx context.Context, s Start, names []string) (map[TopicPartition]int64, error) {
 	var got kadm.ListedOffsets
 	var err error
 	if s.Mode == "latest" {
@@ -385,10 +450,14 @@ func (c *Consumer) listed(ctx context.Context, s Start, names []string) (map[Top
 		return nil, c.explainBroker(err)
 	}
 	out := map[TopicPartition]int64{}
+	var failed error
 	got.Each(func(o kadm.ListedOffset) {
-		if o.Err == nil && o.Offset >= 0 {
+		switch {
+		case o.Err != nil:
+			failed = fmt.Errorf("looking up where %s[%d] starts (%s): %w", o.Topic, o.Partition, s.Mode, o.Err)
+		case o.Offset >= 0:
 			out[TopicPartition{o.Topic, o.Partition}] = o.Offset
 		}
 	})
-	return out, nil
+	return out, failed
 }

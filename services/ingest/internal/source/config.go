@@ -179,6 +179,7 @@ type Topic struct {
 	ID         ident.UUID // zero where the brokers have no topic ids
 	Partitions []int32
 	Retention  time.Duration // 0 unknown or unbounded
+	Compacted  bool          // records may leave it one by one; false where that is not known
 }
 
 // Limits is what a partition holds: offsets from LogStart to StableEnd can be read, End is the high watermark.

@@ -12,6 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/icestream/icestream/internal/ident"
 )
 
 // Errors that a Cursor reports; they are wrapped with the partition.
@@ -21,6 +23,19 @@ var (
 	ErrRecreated  = errors.New("the topic was deleted and created again")
 	ErrGone       = errors.New("the topic does not exist")
 )
+
+// RecreatedError is ErrRecreated where the ids are known.
+type RecreatedError struct {
+	Topic    string
+	Was, Now ident.UUID
+}
+
+func (e *RecreatedError) Error() string {
+	return fmt.Sprintf("%v: %s had the id %s and now has %s", ErrRecreated, e.Topic, e.Was, e.Now)
+}
+
+// Unwrap returns ErrRecreated.
+func (e *RecreatedError) Unwrap() error { return ErrRecreated }
 
 // Classify turns an error of a Cursor into one of the sentinels above where it is one.
 func Classify(err error) error {
@@ -207,18 +222,18 @@ func (c *Consumer) poll(ctx context.Context) {
 		cancel()
 		fetches.EachTopic(func(t kgo.FetchTopic) {
 			for i := range t.Partitions {
-				c.deliver(t.Topic, &t.Partitions[i])
+				c.deliver(t, &t.Partitions[i])
 			}
 		})
 	}
 }
 
-func (c *Consumer) deliver(topic string, p *kgo.FetchPartition) {
+func (c *Consumer) deliver(t kgo.FetchTopic, p *kgo.FetchPartition) {
 	if p.Partition < 0 { // an error of the client itself, such as the end of the poll's context
 		return
 	}
 	c.mu.Lock()
-	k := c.cursors[TopicPartition{topic, p.Partition}]
+	k := c.cursors[TopicPartition{t.Topic, p.Partition}]
 	c.mu.Unlock()
 	if k == nil {
 		for _, r := range p.Records {
@@ -226,7 +241,7 @@ func (c *Consumer) deliver(topic string, p *kgo.FetchPartition) {
 		}
 		return
 	}
-	k.deliver(p, &c.slices)
+	k.deliver(t.TopicID, p, &c.slices)
 }
 
 // takeCommands returns the waiting commands; a later one calls wake.

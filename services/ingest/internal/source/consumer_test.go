@@ -2,9 +2,11 @@ package source
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/services/ingest/internal/batch"
 )
 
@@ -180,12 +183,12 @@ func TestReadsFromExactlyWhereItIsSoughtWhateverTheGroupSays(t *testing.T) { // 
 	require.NoError(t, err)
 	m := join(t, config(c, "t"))
 	k := m.cursor()
-	require.NoError(t, k.Seek(t.Context(), 4, -1))
+	require.NoError(t, k.Seek(t.Context(), ident.UUID{}, 4, -1))
 	got := read(t, k, 6)
 	require.EqualValues(t, 4, got[0].Offset)
 	require.Equal(t, "v4", string(got[0].Value))
 	require.Equal(t, []batch.Header{{Key: "h", Value: []byte("x")}}, got[0].Headers)
-	require.NoError(t, k.Seek(t.Context(), 0, -1))
+	require.NoError(t, k.Seek(t.Context(), ident.UUID{}, 0, -1))
 	require.EqualValues(t, 0, read(t, k, 10)[0].Offset, "nothing of the time before the seek comes")
 	require.EqualValues(t, 10, k.Limits().StableEnd)
 }
@@ -200,7 +203,7 @@ func TestAbortedRecordsAreGapsAndMarkersAreSeen(t *testing.T) { // K14, K2
 	}
 	m := join(t, config(c, "t"))
 	k := m.cursor()
-	require.NoError(t, k.Seek(t.Context(), 0, -1))
+	require.NoError(t, k.Seek(t.Context(), ident.UUID{}, 0, -1))
 	var kinds []string
 	for _, r := range read(t, k, 5) {
 		kinds = append(kinds, fmt.Sprintf("%d %v", r.Offset, r.Control))
@@ -224,11 +227,11 @@ func TestOffsetBelowTheLogStartIsReportedNotSkipped(t *testing.T) { // K1, K5
 	l, err := k.Measure(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 6, l.LogStart)
-	require.NoError(t, k.Seek(t.Context(), 2, -1))
+	require.NoError(t, k.Seek(t.Context(), ident.UUID{}, 2, -1))
 	require.ErrorIs(t, Classify(takeError(t, k)), ErrOutOfRange)
-	require.NoError(t, k.Seek(t.Context(), 6, -1))
+	require.NoError(t, k.Seek(t.Context(), ident.UUID{}, 6, -1))
 	require.Len(t, read(t, k, 4), 4)
-	require.NoError(t, k.Seek(t.Context(), 50, -1))
+	require.NoError(t, k.Seek(t.Context(), ident.UUID{}, 50, -1))
 	require.ErrorIs(t, Classify(takeError(t, k)), ErrOutOfRange, "a position beyond the end is no place to wait at")
 }
 
@@ -271,7 +274,7 @@ func TestRecreatedTopicIsNoticed(t *testing.T) { // G9; the client alone would r
 	produce(t, cl, 3)
 	m := join(t, config(c, "t"))
 	k := m.cursor()
-	require.NoError(t, k.Seek(t.Context(), 0, -1))
+	require.NoError(t, k.Seek(t.Context(), ident.UUID{}, 0, -1))
 	read(t, k, 3)
 	m.eventually("looked up", func() bool { return len(m.topics) == 1 })
 	old := m.topics["t"].ID
@@ -286,7 +289,7 @@ func TestRecreatedTopicIsNoticed(t *testing.T) { // G9; the client alone would r
 	m.eventually("new id", func() bool { return m.topics["t"].ID != old })
 	cl2 := client(t, c)
 	produce(t, cl2, 2)
-	require.NoError(t, k.Seek(t.Context(), 0, -1))
+	require.NoError(t, k.Seek(t.Context(), ident.UUID{}, 0, -1))
 	require.Len(t, read(t, k, 2), 2)
 }
 
@@ -350,7 +353,7 @@ func TestUnreachableBrokerIsReported(t *testing.T) { // G11
 	m := &member{t: t, assigned: make(chan *Cursor, 1), revoked: make(chan *Cursor, 1)}
 	c, err := New(cfg, m)
 	require.NoError(t, err, "the service starts without a broker")
-	err = c.lookUp(t.Context(), map[string]time.Duration{}, false)
+	err = c.lookUp(t.Context(), map[string]settings{}, false)
 	require.ErrorContains(t, err, "127.0.0.1:1")
 	require.ErrorContains(t, err, "tried again by itself")
 	c.group.Close()
@@ -358,24 +361,107 @@ func TestUnreachableBrokerIsReported(t *testing.T) { // G11
 }
 
 func TestFullQueueIsPausedAndGoesOn(t *testing.T) { // G7
-	c := cluster(t, kfake.SeedTopics(1, "t"))
-	cl := client(t, c, kgo.ProducerBatchCompression(kgo.NoCompression()))
-	value := make([]byte, 64<<10)
-	for range 100 {
-		require.NoError(t, cl.ProduceSync(t.Context(), &kgo.Record{Topic: "t", Value: value}).FirstErr())
+	big := make([]byte, 64<<10)
+	for name, r := range map[string]kgo.Record{
+		"values": {Topic: "t", Value: big}, "headers": {Topic: "t", Headers: []kgo.RecordHeader{{Key: "h", Value: big}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := fullCursor(t, config(cluster(t, kfake.SeedTopics(1, "t")), "t"), r)
+			require.Less(t, k.Queued(), int64(2<<20))
+			require.Len(t, read(t, k, 100), 100)
+		})
 	}
-	cfg := config(c, "t")
+}
+
+// fullCursor reads 100 records of 64 KiB until its queue is full.
+func fullCursor(t *testing.T, cfg Config, r kgo.Record) *Cursor {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.ProducerBatchCompression(kgo.NoCompression()))
+	require.NoError(t, err)
+	t.Cleanup(cl.Close)
+	for range 100 {
+		rec := r
+		require.NoError(t, cl.ProduceSync(t.Context(), &rec).FirstErr())
+	}
 	cfg.Budget = 1 << 20
 	m := join(t, cfg)
 	k := m.cursor()
-	require.NoError(t, k.Seek(t.Context(), 0, -1))
-	require.Eventually(t, func() bool {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		return k.paused
-	}, 20*time.Second, time.Millisecond)
-	require.Less(t, k.Queued(), int64(2<<20))
+	require.NoError(t, k.Seek(t.Context(), ident.UUID{}, 0, -1))
+	require.Eventually(t, k.stands, 20*time.Second, time.Millisecond)
+	return k
+}
+
+func (k *Cursor) stands() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.paused
+}
+
+// G11: the client remembers what is paused, and the cursor that a partition gets when it comes back does not know of it.
+func TestAPartitionThatLeftWhileItStoodStillIsReadWhenItComesBack(t *testing.T) { // K10
+	for name, leave := range map[string]func(k *Cursor){
+		"its queue was full":  func(*Cursor) {},
+		"an operator held it": func(k *Cursor) { k.Hold(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := fullCursor(t, config(cluster(t, kfake.SeedTopics(1, "t")), "t"), kgo.Record{Topic: "t", Value: make([]byte, 64<<10)})
+			c := k.c
+			m := c.h.(*member)
+			leave(k)
+			g := groupHandler{c}
+			g.revoked(t.Context(), c.group, map[string][]int32{"t": {0}})
+			g.assigned(t.Context(), c.group, map[string][]int32{"t": {0}})
+			back := m.cursor()
+			require.NotSame(t, k, back)
+			require.NoError(t, back.Seek(t.Context(), ident.UUID{}, 0, -1))
+			require.Len(t, read(t, back, 100), 100)
+		})
+	}
+}
+
+func TestASeekDoesNotLiftAnOperatorsHold(t *testing.T) {
+	k := fullCursor(t, config(cluster(t, kfake.SeedTopics(1, "t")), "t"), kgo.Record{Topic: "t", Value: make([]byte, 64<<10)})
+	k.Hold(true)
+	require.NoError(t, k.Seek(t.Context(), ident.UUID{}, 0, -1))
+	require.True(t, k.stands())
+	require.Contains(t, k.c.fetch.PauseFetchPartitions(nil), "t")
+	k.Hold(false)
 	require.Len(t, read(t, k, 100), 100)
+}
+
+// G1: a position of the topic that was must not be taken for one of the topic that is. The look-up may be old, and an
+// error that it reported is forgotten with the next seek.
+func TestNothingIsReadOfATopicThatWasCreatedAgainSinceItWasLookedUp(t *testing.T) { // G9
+	c := cluster(t, kfake.SeedTopics(1, "t"))
+	cfg := config(c, "t")
+	cfg.Refresh = time.Minute
+	m := join(t, cfg)
+	k := m.cursor()
+	m.eventually("looked up", func() bool { return len(m.topics) == 1 })
+	m.mu.Lock()
+	old := m.topics["t"].ID
+	m.mu.Unlock()
+	adm := kadm.NewClient(client(t, c))
+	_, err := adm.DeleteTopic(t.Context(), "t")
+	require.NoError(t, err)
+	_, err = adm.CreateTopic(t.Context(), 1, 1, nil, "t")
+	require.NoError(t, err)
+	produce(t, client(t, c), 5)
+	require.NoError(t, k.Seek(t.Context(), old, 2, -1))
+	select {
+	case <-k.Ready():
+	case <-time.After(20 * time.Second):
+		require.Fail(t, "nothing came")
+	}
+	f, err := k.Take()
+	require.Nil(t, f)
+	require.ErrorIs(t, Classify(err), ErrRecreated)
+	m.eventually("looked up", func() bool { return m.topics["t"].ID != old })
+	m.mu.Lock()
+	id := m.topics["t"].ID
+	m.mu.Unlock()
+	require.NoError(t, k.Seek(t.Context(), id, 2, -1))
+	require.Len(t, read(t, k, 3), 3)
 }
 
 func TestFetchSizeFollowsCompression(t *testing.T) { // G7
@@ -398,6 +484,59 @@ func TestFetchSizeFollowsCompression(t *testing.T) { // G7
 		read(1<<30, 1<<30)
 	}
 	require.Greater(t, got[0], int32(10<<20))
+}
+
+// leaderless makes the cluster say that partition 1 of topic t has no leader.
+func leaderless(t *testing.T, c *kfake.Cluster) {
+	t.Helper()
+	cl := client(t, c)
+	req := kmsg.NewPtrMetadataRequest()
+	topic := kmsg.NewMetadataRequestTopic()
+	topic.Topic = kmsg.StringPtr("t")
+	req.Topics = append(req.Topics, topic)
+	was, err := req.RequestWith(t.Context(), cl)
+	require.NoError(t, err)
+	for i := range was.Topics[0].Partitions {
+		if p := &was.Topics[0].Partitions[i]; p.Partition == 1 {
+			p.ErrorCode, p.Leader = kerr.LeaderNotAvailable.Code, -1
+		}
+	}
+	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		resp := *was
+		resp.SetVersion(r.GetVersion())
+		return &resp, nil, true
+	})
+}
+
+// G11: a partition without a leader holds no other.
+func TestAPartitionWithoutALeaderHoldsNoOther(t *testing.T) {
+	c := cluster(t, kfake.SeedTopics(2, "t"))
+	cl := client(t, c)
+	produce(t, cl, 5)
+	m := join(t, config(c, "t"))
+	cursors := map[int32]*Cursor{}
+	for range 2 {
+		k := m.cursor()
+		cursors[k.Number] = k
+	}
+	m.eventually("looked up", func() bool { return len(m.topics) == 1 })
+	leaderless(t, c)
+	require.Eventually(t, func() bool {
+		_, err := cursors[1].Measure(t.Context())
+		return errors.Is(err, kerr.LeaderNotAvailable)
+	}, 60*time.Second, time.Millisecond)
+	l, err := cursors[0].Measure(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(5), l.StableEnd)
+	m.eventually("the partition is named", func() bool { return m.trouble != nil && strings.Contains(m.trouble.Error(), "t[1]") })
+
+	topics := []Topic{{Name: "t", Partitions: []int32{0, 1}}}
+	at, err := m.c.Starts(t.Context(), Start{Mode: earliestMode}, topics)
+	require.NoError(t, err)
+	require.Equal(t, map[TopicPartition]int64{{"t", 0}: 0}, at)
+	_, err = m.c.Starts(t.Context(), Start{Mode: "latest"}, topics)
+	require.ErrorIs(t, err, kerr.LeaderNotAvailable, "it would begin at the earliest record")
 }
 
 func TestStartsAreResolved(t *testing.T) { // K8

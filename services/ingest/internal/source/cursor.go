@@ -7,6 +7,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/services/ingest/internal/batch"
 )
 
@@ -42,7 +43,8 @@ type Cursor struct {
 	err    error
 	ready  chan struct{} // has a token when there is something to take
 	limits Limits
-	active bool // added to the fetch client
+	active bool       // added to the fetch client
+	id     ident.UUID // of the topic that was sought, zero where the brokers have none
 }
 
 // Limits is what is known of the partition's offsets, from fetches and from the regular look-up.
@@ -74,23 +76,22 @@ func (k *Cursor) Take() (*Fetch, error) {
 	k.queue[0] = nil
 	k.queue = k.queue[1:]
 	k.queued -= f.Bytes
-	if k.paused && !k.hold && k.queued <= k.c.cursorLimit()/2 {
-		k.paused = false
-		k.c.fetch.ResumeFetchPartitions(k.tps())
+	if !k.hold && k.queued <= k.c.cursorLimit()/2 {
+		k.resume()
 	}
 	return f, nil
 }
 
 // Seek makes offset the next one to be read; epoch is the leader epoch of the record before it, -1 to look for no
-// truncation. What was fetched before is thrown away.
-func (k *Cursor) Seek(ctx context.Context, offset int64, epoch int32) error {
+// truncation. id is that of the topic whose offset it is: of another one of the same name nothing is read. What was
+// fetched before is thrown away.
+func (k *Cursor) Seek(ctx context.Context, id ident.UUID, offset int64, epoch int32) error {
 	return k.c.command(ctx, func() {
 		k.remove()
 		k.mu.Lock()
-		k.active = true
-		if k.paused && !k.hold {
-			k.paused = false
-			k.c.fetch.ResumeFetchPartitions(k.tps())
+		k.active, k.id = true, id
+		if k.hold {
+			k.pause()
 		}
 		k.mu.Unlock()
 		at := kgo.NewOffset().At(offset)
@@ -104,7 +105,8 @@ func (k *Cursor) Seek(ctx context.Context, offset int64, epoch int32) error {
 // Halt stops reading until the next Seek and throws away what was fetched.
 func (k *Cursor) Halt(ctx context.Context) error { return k.c.command(ctx, k.remove) }
 
-// remove takes the partition off the fetch client; only the polling goroutine may call it.
+// remove takes the partition off the fetch client; only the polling goroutine may call it. The client would remember
+// for ever that the partition is paused, and the cursor that is handed out next for it knows nothing of that.
 func (k *Cursor) remove() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -112,6 +114,7 @@ func (k *Cursor) remove() {
 		k.c.fetch.RemoveConsumePartitions(k.tps())
 		k.active = false
 	}
+	k.resume()
 	for _, f := range k.queue {
 		f.Release()
 	}
@@ -127,18 +130,31 @@ func (k *Cursor) Hold(on bool) {
 	}
 	k.hold = on
 	if on {
+		k.pause()
+	} else {
+		k.resume()
+	}
+}
+
+// pause stops fetching; k.mu is held, as in resume.
+func (k *Cursor) pause() {
+	if !k.paused {
 		k.paused = true
 		k.c.fetch.PauseFetchPartitions(k.tps())
-		return
 	}
-	k.paused = false
-	k.c.fetch.ResumeFetchPartitions(k.tps())
+}
+
+func (k *Cursor) resume() {
+	if k.paused {
+		k.paused = false
+		k.c.fetch.ResumeFetchPartitions(k.tps())
+	}
 }
 
 func (k *Cursor) tps() map[string][]int32 { return map[string][]int32{k.Topic: {k.Number}} }
 
-// deliver queues what a poll returned.
-func (k *Cursor) deliver(p *kgo.FetchPartition, pool *slicePool) {
+// deliver queues what a poll returned of the topic with that id, zero where the brokers do not say.
+func (k *Cursor) deliver(id ident.UUID, p *kgo.FetchPartition, pool *slicePool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	// Sought away or revoked meanwhile, or behind an error: after it found that the log was replaced, the client goes on
@@ -149,12 +165,18 @@ func (k *Cursor) deliver(p *kgo.FetchPartition, pool *slicePool) {
 		}
 		return
 	}
-	if p.Err == nil {
+	switch {
+	case !id.IsZero() && !k.id.IsZero() && id != k.id:
+		// The topic was created again since it was looked up: these offsets are not those that were sought.
+		for _, r := range p.Records {
+			r.Recycle()
+		}
+		p.Records = nil
+		k.broken(&RecreatedError{Topic: k.Topic, Was: k.id, Now: id})
+	case p.Err != nil:
+		k.broken(fmt.Errorf("reading %s: %w", k.TopicPartition, p.Err))
+	default:
 		k.limits.LogStart, k.limits.StableEnd = max(k.limits.LogStart, p.LogStartOffset), max(k.limits.StableEnd, p.LastStableOffset)
-	} else {
-		k.err = fmt.Errorf("reading %s: %w", k.TopicPartition, p.Err)
-		k.c.fetch.RemoveConsumePartitions(k.tps()) // what it would fetch now is thrown away
-		k.active = false
 	}
 	if len(p.Records) > 0 {
 		f := &Fetch{cursor: k, raw: p.Records, Records: pool.get(len(p.Records))}
@@ -163,13 +185,19 @@ func (k *Cursor) deliver(p *kgo.FetchPartition, pool *slicePool) {
 		k.queued += f.Bytes
 		k.limits.LeaderEpoch = p.Records[len(p.Records)-1].LeaderEpoch
 	}
-	if !k.paused && k.queued > k.c.cursorLimit() {
-		k.paused = true
-		k.c.fetch.PauseFetchPartitions(k.tps())
+	if k.queued > k.c.cursorLimit() {
+		k.pause()
 	}
 	if len(k.queue) > 0 || k.err != nil {
 		k.signal()
 	}
+}
+
+// broken ends reading behind what is queued; what the client would fetch now is thrown away. k.mu is held.
+func (k *Cursor) broken(err error) {
+	k.err = err
+	k.c.fetch.RemoveConsumePartitions(k.tps())
+	k.active = false
 }
 
 // fail ends reading with an error that did not come from a fetch.
@@ -189,8 +217,11 @@ func (k *Cursor) signal() {
 	}
 }
 
-// recordOverhead is what a record costs in memory beside its bytes.
-const recordOverhead = 256
+// recordOverhead is what a record costs in memory beside its bytes, headerOverhead what a header does.
+const (
+	recordOverhead = 256
+	headerOverhead = 80
+)
 
 func convert(out []batch.Record, in []*kgo.Record) int64 {
 	var n int64
@@ -202,6 +233,7 @@ func convert(out []batch.Record, in []*kgo.Record) int64 {
 			o.Headers = make([]batch.Header, len(r.Headers))
 			for j, h := range r.Headers {
 				o.Headers[j] = batch.Header{Key: h.Key, Value: h.Value}
+				n += int64(len(h.Key)+len(h.Value)) + headerOverhead
 			}
 		}
 		n += int64(len(r.Key)+len(r.Value)) + recordOverhead

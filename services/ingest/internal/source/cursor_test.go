@@ -5,6 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/icestream/icestream/internal/ident"
 )
 
 // After it found that the log was replaced, the client goes on by itself where the new history begins. Nothing of that
@@ -22,9 +24,9 @@ func TestNothingFollowsAnErrorBeforeTheNextSeek(t *testing.T) {
 		}
 		return p
 	}
-	k.deliver(fetched(0, 10, nil), &c.slices)
-	k.deliver(fetched(0, 0, &kgo.ErrDataLoss{Topic: "t", ConsumedTo: 10, ResetTo: 4}), &c.slices)
-	k.deliver(fetched(4, 20, nil), &c.slices)
+	k.deliver(ident.UUID{}, fetched(0, 10, nil), &c.slices)
+	k.deliver(ident.UUID{}, fetched(0, 0, &kgo.ErrDataLoss{Topic: "t", ConsumedTo: 10, ResetTo: 4}), &c.slices)
+	k.deliver(ident.UUID{}, fetched(4, 20, nil), &c.slices)
 	f, err := k.Take()
 	require.NoError(t, err, "what was read before is taken first")
 	require.Len(t, f.Records, 10)

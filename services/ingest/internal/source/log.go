@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -76,7 +75,8 @@ func (l *Log) Topic(ctx context.Context, name string) (LogTopic, error) {
 	case t.Err != nil:
 		return LogTopic{}, fmt.Errorf("looking up topic %s: %w", name, t.Err)
 	}
-	out := LogTopic{Cluster: md.Cluster, ID: ident.UUID(t.ID), Compacted: l.compacted(ctx, name), Limits: map[int32]Limits{}}
+	compacted, known := l.compacted(ctx, name)
+	out := LogTopic{Cluster: md.Cluster, ID: ident.UUID(t.ID), Compacted: compacted || !known, Limits: map[int32]Limits{}}
 	starts, err := l.admin.ListStartOffsets(ctx, name)
 	if err == nil {
 		err = starts.Error()
@@ -99,23 +99,23 @@ func (l *Log) Topic(ctx context.Context, name string) (LogTopic, error) {
 	return out, nil
 }
 
-// compacted reports whether records may leave the topic one by one.
-func (l *Log) compacted(ctx context.Context, name string) bool {
+// compacted reports whether records may leave the topic one by one, and whether that is known.
+func (l *Log) compacted(ctx context.Context, name string) (compacted, known bool) {
 	configs, err := l.admin.DescribeTopicConfigs(ctx, name)
 	if err != nil {
-		return true
+		return false, false
 	}
 	for _, rc := range configs {
 		if rc.Err != nil {
-			return true
+			return false, false
 		}
 		for _, kv := range rc.Configs {
-			if kv.Key == "cleanup.policy" {
-				return slices.Contains(strings.Split(kv.MaybeValue(), ","), "compact")
+			if kv.Key == cleanupPolicy {
+				return compacts(kv.MaybeValue()), true
 			}
 		}
 	}
-	return false // the default is to delete
+	return false, true // the default is to delete
 }
 
 // LogRecord is a record or a control record.
@@ -179,7 +179,8 @@ func (l *Log) vacantTo(ctx context.Context, client *kgo.Client, tp TopicPartitio
 	if err != nil {
 		return offset, fmt.Errorf("looking up topic %s: %w", tp.Topic, err)
 	}
-	return vacantTo(ctx, client, tp, md.Topics[tp.Topic].ID, offset)
+	compacted, known := l.compacted(ctx, tp.Topic)
+	return vacantTo(ctx, client, tp, md.Topics[tp.Topic].ID, compacted && known, offset)
 }
 
 // errQuiet says that no record came for a while.

@@ -73,38 +73,56 @@ func TestTheLogIsReadAsAConsumerOfCommittedRecordsSeesIt(t *testing.T) {
 }
 
 // Records at the end of a range that were compacted away: no record says so, but the
-// leader does.
+// leader does. Of a topic that is not compacted its silence says nothing.
 func TestTheLogIsReadToTheEndWhereItsLastRecordsWereCompactedAway(t *testing.T) {
-	c := cluster(t, kfake.SeedTopics(1, "t"))
-	producer := client(t, c)
-	for range 2 {
-		require.NoError(t, producer.ProduceSync(t.Context(), &kgo.Record{Topic: "t", Value: []byte("v")}).FirstErr())
+	for policy, compacted := range map[string]bool{"compact": true, "delete": false} {
+		t.Run(policy, func(t *testing.T) {
+			c := cluster(t)
+			require.NoError(t, c.CreateTopic("t", 1, map[string]string{"cleanup.policy": policy}))
+			producer := client(t, c)
+			for range 2 {
+				require.NoError(t, producer.ProduceSync(t.Context(), &kgo.Record{Topic: "t", Key: []byte("k"), Value: []byte("v")}).FirstErr())
+			}
+			silentFrom(c, 2, 4)
+			l, err := OpenLog(config(c))
+			require.NoError(t, err)
+			t.Cleanup(l.Close)
+			l.quiet = 100 * time.Millisecond
+			var seen []int64
+			read := func(first, next int64) error {
+				return l.Read(t.Context(), "t", 0, first, next, func(r LogRecord) error {
+					seen = append(seen, r.Offset)
+					return nil
+				})
+			}
+			if compacted {
+				require.NoError(t, read(0, 4))
+				require.Equal(t, []int64{0, 1}, seen)
+			}
+			l.stalls = 200 * time.Millisecond
+			require.ErrorContains(t, read(4, 6), "gave no record for 200ms", "beyond the end")
+			if !compacted {
+				require.ErrorContains(t, read(2, 4), "gave no record for 200ms")
+			}
+		})
 	}
+}
+
+// silentFrom makes the brokers answer fetches from offset on without a batch.
+func silentFrom(c *kfake.Cluster, offset, end int64) {
 	c.ControlKey(int16(kmsg.Fetch), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		f, ok := req.(*kmsg.FetchRequest)
-		if !ok || len(f.Topics) != 1 || len(f.Topics[0].Partitions) != 1 || f.Topics[0].Partitions[0].FetchOffset < 2 {
+		if !ok || len(f.Topics) != 1 || len(f.Topics[0].Partitions) != 1 || f.Topics[0].Partitions[0].FetchOffset < offset {
 			return nil, nil, false
 		}
 		resp := f.ResponseKind().(*kmsg.FetchResponse)
 		topic := kmsg.NewFetchResponseTopic()
 		topic.Topic, topic.TopicID = f.Topics[0].Topic, f.Topics[0].TopicID
 		part := kmsg.NewFetchResponseTopicPartition()
-		part.HighWatermark, part.LastStableOffset = 4, 4
+		part.HighWatermark, part.LastStableOffset = end, end
 		topic.Partitions = append(topic.Partitions, part)
 		resp.Topics = append(resp.Topics, topic)
 		return resp, nil, true
 	})
-	l, err := OpenLog(config(c))
-	require.NoError(t, err)
-	t.Cleanup(l.Close)
-	l.quiet = 100 * time.Millisecond
-	var seen []int64
-	require.NoError(t, l.Read(t.Context(), "t", 0, 0, 4, func(r LogRecord) error {
-		seen = append(seen, r.Offset)
-		return nil
-	}))
-	require.Equal(t, []int64{0, 1}, seen)
-	l.stalls = 200 * time.Millisecond
-	require.ErrorContains(t, l.Read(t.Context(), "t", 0, 4, 6, func(LogRecord) error { return nil }), "gave no record for 200ms", "beyond the end")
 }

@@ -26,12 +26,15 @@ func (c *Consumer) Refresh() time.Duration { return c.cfg.Refresh }
 // client passes such offsets without a word until a record follows.
 func (k *Cursor) VacantTo(ctx context.Context, offset int64) (int64, error) {
 	k.c.mu.Lock()
-	id := k.c.topics[k.Topic].ID
+	known := k.c.topics[k.Topic]
 	k.c.mu.Unlock()
-	return vacantTo(ctx, k.c.fetch, k.TopicPartition, id, offset)
+	return vacantTo(ctx, k.c.fetch, k.TopicPartition, known.ID, known.Compacted, offset)
 }
 
-func vacantTo(ctx context.Context, client *kgo.Client, tp TopicPartition, id [16]byte, offset int64) (int64, error) {
+// vacantTo is VacantTo of any client. An answer without any batch says nothing of a topic that is not known to be
+// compacted: brokers that keep old segments in an object store answer so when that is away or slow, and records would be
+// taken for absent (G1).
+func vacantTo(ctx context.Context, client *kgo.Client, tp TopicPartition, id [16]byte, compacted bool, offset int64) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	for range vacantLooks {
@@ -40,6 +43,9 @@ func vacantTo(ctx context.Context, client *kgo.Client, tp TopicPartition, id [16
 			return offset, fmt.Errorf("looking for the next record of %s: %w", tp, err)
 		}
 		if len(p.RecordBatches) == 0 { // nothing at all up to the end of what is stable
+			if !compacted {
+				return offset, nil
+			}
 			return max(offset, p.LastStableOffset), nil
 		}
 		got, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
