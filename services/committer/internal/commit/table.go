@@ -170,11 +170,11 @@ func (u unbegun) Unwrap() error { return u.error }
 func New(o Options, p Ports) *Table {
 	o = o.withDefaults()
 	t := &Table{
-		o: o, log: o.Log.With("table", o.Name), lake: p.Lake, outbox: p.Outbox, intents: p.Intents, buffer: p.Buffer,
+		o: o, log: o.Log.With("table", o.Name), cleans: run.NewTurn(), lake: p.Lake, outbox: p.Outbox, intents: p.Intents, buffer: p.Buffer,
 		source: p.Source, observe: p.Observe, maintain: p.Maintain,
 		jobs: make(chan job), wake: make(chan struct{}, 1), ended: make(chan struct{}),
 		policy: o.Policy, opening: true, applied: map[ident.UUID]bool{}, known: map[string]event.Schema{}, waiting: map[waitingKey]Waiting{},
-		talk: o.Backoff.Start(), outboxPause: o.Backoff.Start(), cleans: run.NewTurn(),
+		talk: o.Backoff.Start(), outboxPause: o.Backoff.Start(),
 	}
 	t.status.change(func(s *Status) { s.State, s.Reason = "starting", "taking the table over" })
 	return t
