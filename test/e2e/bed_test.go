@@ -101,7 +101,7 @@ func startBed(t *testing.T, kafka ...string) *bed {
 	c := peer(t, "catalog", "up", "s3://"+b.s3["S3_BUCKET"]+"/wh")
 	b.catalog, b.warehouse = c["CATALOG_URI"], c["CATALOG_WAREHOUSE"]
 	b.bin = filepath.Join(b.dir, "bin")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", b.bin+"/", "../../services/ingest/cmd/ingestd",
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w", "-o", b.bin+"/", "../../services/ingest/cmd/ingestd",
 		"../../services/buffer/cmd/bufferd", "../../services/committer/cmd/committerd", "../../services/readstate/cmd/readstated", "../../cmd/icestream")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)

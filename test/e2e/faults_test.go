@@ -73,13 +73,13 @@ func TestTheFaultTable(t *testing.T) {
 			row.run(s)
 			s.committedIs(s.table(), s.made, 3*time.Minute)
 			s.waitReady(time.Minute)
-			s.audit(s.table(), "--deep")
+			s.audit(s.table(), "--against", "kafka")
 			v := b.judge(t, s.table(), slices.Concat(s.filled, s.manifests)...)
 			fmt.Fprintf(&table, "%-62s %9d %6d %8d %12d %6.1fs\n", row.fault, v.Rows, v.Lost, v.Doubled, v.Quarantined, s.pause.Seconds())
 		})
 		require.True(t, ok, "%s\n%s", row.fault, &table)
 	}
-	t.Logf("no manual step in any row; judged by audit --deep, pyiceberg and DuckDB\n%s", &table)
+	t.Logf("no manual step in any row; judged by audit --against kafka, pyiceberg and DuckDB\n%s", &table)
 }
 
 // produce starts the next production of the scenario.

@@ -95,7 +95,7 @@ func (m *mayhem) run(times figures, note func(string, recovery)) int64 {
 	}
 	made := producer.halt()
 	m.committedIs(m.table(), []manifest{made}, 2*time.Minute)
-	m.t.Log(m.audit(m.table(), "--deep"))
+	m.t.Log(m.audit(m.table(), "--against", "kafka"))
 	v := m.bed.judge(m.t, m.table(), producer.file)
 	require.Zero(m.t, v.Lost)
 	require.Zero(m.t, v.Doubled)

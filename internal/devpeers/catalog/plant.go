@@ -15,6 +15,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/icefile"
 )
 
 // Fault is what Plant does to a table.
@@ -40,7 +41,12 @@ func (s *Server) Scan(ctx context.Context, name []string, fn func(arrow.RecordBa
 	if err != nil {
 		return fmt.Errorf("loading table %s: %w", strings.Join(name, "."), err)
 	}
-	_, batches, err := t.Scan().ToArrowRecords(ctx)
+	scan := t.Scan()
+	tasks, err := scan.PlanFiles(ctx)
+	if err != nil {
+		return fmt.Errorf("planning a scan of table %s: %w", strings.Join(name, "."), err)
+	}
+	_, batches, err := scan.ReadTasks(ctx, icefile.Readable(tasks))
 	if err != nil {
 		return fmt.Errorf("scanning table %s: %w", strings.Join(name, "."), err)
 	}

@@ -173,6 +173,8 @@ type auditor struct {
 	told bool
 	// doubts are what counts cannot tell and the rows themselves can.
 	doubts []Finding
+	// respelled: a file's format is not spelled as the Iceberg library does.
+	respelled bool
 	// waiting are offsets that were replayed and that the quarantine table does
 	// not say so of yet; pending are the files of the outbox that it lacks.
 	waiting map[place][]ident.Range

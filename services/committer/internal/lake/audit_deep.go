@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io/fs"
+	"iter"
 	"math"
 	"slices"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/icefile"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/schema"
 )
@@ -163,6 +165,22 @@ func (d *deepScan) readPending(ctx context.Context, q *Table, columns []string) 
 	return nil
 }
 
+// records reads the rows of a scan. The library plans it without the statistics of
+// the files, which are much where files are many, but reads only formats that are
+// spelled its way.
+func (a *auditor) records(ctx context.Context, scan *table.Scan) (iter.Seq2[arrow.RecordBatch, error], error) {
+	if !a.respelled {
+		_, recs, err := scan.ToArrowRecords(ctx)
+		return recs, err
+	}
+	tasks, err := scan.PlanFiles(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_, recs, err := scan.ReadTasks(ctx, icefile.Readable(tasks))
+	return recs, err
+}
+
 func (d *deepScan) read(ctx context.Context, t *Table, columns []string, total int64, take func(arrow.RecordBatch) error) error {
 	tbl := t.rehandle(t.handle().Metadata())
 	if tbl.CurrentSnapshot() == nil {
@@ -170,7 +188,7 @@ func (d *deepScan) read(ctx context.Context, t *Table, columns []string, total i
 	}
 	scan := tbl.Scan(table.WithSelectedFields(columns...))
 	defer func() { _ = scan.Close() }() // it holds nothing that could fail to be given back
-	_, recs, err := scan.ToArrowRecords(ctx)
+	recs, err := d.a.records(ctx, scan)
 	if err != nil {
 		return classify(err, "scanning table %s", t.name)
 	}

@@ -9,6 +9,8 @@ import (
 	iceio "github.com/apache/iceberg-go/io"
 	"github.com/apache/iceberg-go/table"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/icestream/icestream/internal/icefile"
 )
 
 // known is a file as the table names it.
@@ -28,6 +30,7 @@ func (a *auditor) checkFiles(ctx context.Context, t *Table, files iceio.IO, kind
 	added := map[string]known{}
 	err := walkEntries(ctx, files, meta, func(e entry) {
 		path := e.file.FilePath()
+		a.respelled = a.respelled || !icefile.Known(e.file)
 		by, ok := added[path]
 		switch {
 		case !ok || by.added == e.added || !counts[by.added]:

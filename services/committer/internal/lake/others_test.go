@@ -10,6 +10,7 @@ import (
 
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/testkit/spelling"
 )
 
 // deeds of other engines that a table goes on after, and what the audit says of
@@ -169,4 +170,29 @@ func TestPipelinesOfOneTableKeepTheirStateAmongOthers(t *testing.T) {
 	r := b.audit(true)
 	requireVerdict(t, Proven, r)
 	require.Equal(t, fmt.Sprint(9+8), fmt.Sprint(r.Rows))
+}
+
+// T10: a manifest may spell the format of a file as the specification does, and as
+// DuckDB does. Rows are read from such files, our own ones are counted, and the
+// quarantined ones are found.
+func TestFilesAreReadHoweverTheirFormatIsSpelled(t *testing.T) {
+	b := newBench(t, Settings{})
+	b.commitRows(part(0), 3)
+	b.other().insert(2, nil)
+	spelling.Lower(t, b.other().tbl)
+	b.reload()
+	b.commitRows(part(0), 4)
+	requireVerdict(t, Proven, b.audit(true))
+
+	c := b.change("data")
+	b.poison(&c, quarantined(part(1), c.advance(part(1), Totals{Quarantined: 2})))
+	b.commit(c)
+	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	q, err := b.lake.Load(t.Context(), quarantineName)
+	require.NoError(t, err)
+	spelling.Lower(t, q.handle())
+	requireVerdict(t, Proven, b.audit(true))
+	var found int
+	require.NoError(t, b.ReadQuarantine(t.Context(), QuarantineFilter{}, false, func(Quarantined) error { found++; return nil }))
+	require.Equal(t, 2, found)
 }

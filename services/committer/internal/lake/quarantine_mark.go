@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/icefile"
 	"github.com/icestream/icestream/internal/ident"
 )
 
@@ -230,7 +231,7 @@ func span(offsets map[ident.Partition][]ident.Range) (low, high int64) {
 // eachBatch calls visit with the batches of one file. Errors of visit come back
 // as they are.
 func eachBatch(ctx context.Context, scan *table.Scan, task table.FileScanTask, visit func(arrow.RecordBatch) error) error {
-	_, batches, err := scan.ReadTasks(ctx, []table.FileScanTask{task})
+	_, batches, err := scan.ReadTasks(ctx, icefile.Readable([]table.FileScanTask{task}))
 	if err != nil {
 		return classify(err, "reading %s", task.File.FilePath())
 	}

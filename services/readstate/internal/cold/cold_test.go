@@ -27,6 +27,7 @@ import (
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/readapi"
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/internal/testkit/spelling"
 )
 
 // warehouse is a real Iceberg table in a folder, written as the committer does:
@@ -230,6 +231,20 @@ func TestScanReadsTheSnapshotThatWasAsked(t *testing.T) {
 	require.Equal(t, rows(0, 0, 8), got)
 	_, err = w.scan(readapi.ColdScan{Snapshot: 4711})
 	require.ErrorIs(t, err, fault.Of(fault.SnapshotGone))
+}
+
+// T10: DuckDB spells the format of files as the specification does.
+func TestFilesAreReadHoweverTheirFormatIsSpelled(t *testing.T) {
+	w := newWarehouse(t)
+	first := w.append(w.ours(), rows(0, 0, 5)...)
+	second := w.append(w.ours(), rows(0, 5, 8)...)
+	spelling.Lower(t, w.tbl)
+	got, err := w.scan(readapi.ColdScan{Snapshot: second})
+	require.NoError(t, err)
+	require.Equal(t, rows(0, 0, 8), got)
+	got, err = w.scan(readapi.ColdScan{Snapshot: second, Since: first, Below: ident.Vector{part(0): 8}})
+	require.NoError(t, err)
+	require.Equal(t, rows(0, 5, 8), got)
 }
 
 // G3: the rest of a token is what our commits added after its snapshot, not what

@@ -13,6 +13,7 @@ import (
 
 	"github.com/icestream/icestream/internal/arrowx"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/icefile"
 	"github.com/icestream/icestream/internal/readapi"
 	"github.com/icestream/icestream/internal/schema"
 )
@@ -66,7 +67,7 @@ func (l *Lake) each(ctx context.Context, s readapi.ColdScan, fn func(arrow.Recor
 	if len(p.tasks) == 0 {
 		return nil
 	}
-	_, batches, err := p.scan.ReadTasks(ctx, p.tasks)
+	_, batches, err := p.scan.ReadTasks(ctx, icefile.Readable(p.tasks))
 	if err != nil {
 		return explain(err, "scanning snapshot %d of table %s", s.Snapshot, s.Table)
 	}
