@@ -125,6 +125,10 @@ e2e-faults: ## run the fault table (kills, outages, poison, freezes) against rea
 e2e-kills: ## kill -9 KILLS (default 100) random services under load, with links cut and slow, audit after each, print recovery times (SEED)
 	$(GO) test -tags e2e -count=1 -v -timeout 60m -run '^TestRandomKills' ./test/e2e -args -random-kills $(or $(KILLS),100) -seed $(or $(SEED),0)
 
+.PHONY: e2e-others
+e2e-others: ## let pyiceberg and DuckDB change a table between our commits, harmlessly and not, and see what the audit says (minutes)
+	$(GO) test -tags e2e -count=1 -v -timeout 30m -run '^TestOtherEnginesWrite' ./test/e2e -args -others
+
 .PHONY: e2e-kafka
 e2e-kafka: ## run Kafka's own semantics against three real brokers: transactions, compaction, unclean election, group positions (needs Java 17, Maven)
 	$(GO) test -tags e2e -count=1 -v -timeout 20m -run '^TestKafkaSemantics$$' ./test/e2e

@@ -20,6 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/icestream/icestream/internal/testkit/faulty"
 )
 
 var (
@@ -36,6 +38,7 @@ type scenario struct {
 	made      []manifest
 	filled    []string
 	pause     time.Duration // the longest time in which nothing was committed
+	proxy     *faulty.Catalog
 }
 
 // The rows that the sink of Kafka Connect and K2I lose or double, and a few more, run against us on real peers. In every
@@ -51,6 +54,7 @@ func TestTheFaultTable(t *testing.T) {
 		fault string
 		run   func(s *scenario)
 	}{
+		{fmt.Sprintf("%d kinds of answers of the catalog to a commit, one by one", len(faulty.Answers())), answered},
 		{"kill -9 of all four services, three times, restarts at once", allKilled},
 		{"poison of every kind and tombstones among 20,000 rows", poisoned},
 		{"a value of the wrong type for its column (JSON)", wrongTyped},
@@ -66,10 +70,14 @@ func TestTheFaultTable(t *testing.T) {
 		topic := fmt.Sprintf("fault-%d", i+1)
 		ok := t.Run(row.fault, func(t *testing.T) {
 			p := plan{name: topic, topic: topic, message: order, interval: "2s"}
-			if i == 2 {
-				p.format = "    format: json\n    columns: \"order_id string, seq long, units long, price double\""
+			s := &scenario{plan: p, proxy: faulty.NewCatalog(t, b.catalog)}
+			switch i {
+			case 0:
+				s.catalog = s.proxy.URL()
+			case 3:
+				s.format = "    format: json\n    columns: \"order_id string, seq long, units long, price double\""
 			}
-			s := &scenario{suite: b.newSuite(t, p), plan: p}
+			s.suite = b.newSuite(t, s.plan)
 			row.run(s)
 			s.committedIs(s.table(), s.made, 3*time.Minute)
 			s.waitReady(time.Minute)
@@ -129,6 +137,18 @@ func (s *scenario) suffer(do func()) {
 		return err
 	})
 	s.pause = max(s.pause, s.recovered(s.table(), from, began, 3*time.Minute).cold)
+}
+
+// answered has the catalog answer commits and loads in every way (C1, C2, C4, C5, C10, C20).
+func answered(s *scenario) {
+	p := s.load(300)
+	s.flowing()
+	for _, a := range faulty.Answers() {
+		s.suffer(func() { s.proxy.Give(a) })
+		s.proxy.Heal()
+	}
+	s.halt(p)
+	require.Empty(s.t, s.proxy.Missed(faulty.Answers()), "these never came to pass")
 }
 
 func allKilled(s *scenario) {

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -129,7 +130,11 @@ func (s *scenario) foreign(table, act string) foreign {
 func (s *scenario) suffers(d deed) {
 	s.t.Helper()
 	var f foreign
-	s.suffer(func() { f = s.foreign(s.table()+d.table, d.act) })
+	s.suffer(func() {
+		s.signal("committerd", syscall.SIGSTOP) // at any moment of a commit; else slow engines lose every race
+		defer s.signal("committerd", syscall.SIGCONT)
+		f = s.foreign(s.table()+d.table, d.act)
+	})
 	says := d.says
 	if strings.Contains(says, "%d") {
 		require.NotEmpty(s.t, f.Snapshots, "%s made no snapshot", d.act)
@@ -143,6 +148,7 @@ func (s *scenario) suffers(d deed) {
 		require.Equal(s.t, how.want, code, "audit %v after %s: %s", how.args, d.act, out)
 		require.Contains(s.t, out, says, "audit %v after %s", how.args, d.act)
 		if d.names {
+			require.NotEmpty(s.t, f.Snapshots, "%s made no snapshot", d.act)
 			for _, made := range f.Snapshots {
 				require.Contains(s.t, out, fmt.Sprintf("snapshot %d", made.ID), "audit %v after %s", how.args, d.act)
 			}

@@ -191,6 +191,16 @@ def history(table, until):
     return out[::-1]
 
 
+def made_by_others(table, known):
+    out = []
+    for s in history(table, known):
+        extra = s.summary.additional_properties if s.summary else {}
+        if not any(k.startswith("icestream.") for k in extra):
+            rows = int(extra.get("added-records", 0)) - int(extra.get("deleted-records", 0)) - int(extra.get("added-position-deletes", 0))
+            out.append({"id": s.snapshot_id, "operation": s.summary.operation.value if s.summary else "", "rows": rows})
+    return out
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--catalog", required=True)
@@ -208,19 +218,13 @@ def main():
         engine = PyIceberg(args) if args.engine == "pyiceberg" else DuckDB(args)
         try:
             told = getattr(engine, args.act)(engine.load(args.table), *args.argument) or {}
-            break
+            snapshots = [] if args.act == "rename_table" else made_by_others(catalog.load_table(args.table), known)
+            # The fixture's endpoint for transactions, which DuckDB uses, says yes to some that lost the race.
+            if snapshots or args.engine != "duckdb" or args.act == "add_column" or left == 0:
+                break
         except Exception as e:
             if not lost_race(e) or left == 0:
                 raise
-    snapshots = []
-    if args.act != "rename_table":
-        for s in history(catalog.load_table(args.table), known):
-            extra = s.summary.additional_properties if s.summary else {}
-            if any(k.startswith("icestream.") for k in extra):
-                continue
-            snapshots.append({"id": s.snapshot_id, "operation": s.summary.operation.value if s.summary else "",
-                              "rows": int(extra.get("added-records", 0)) - int(extra.get("deleted-records", 0))
-                              - int(extra.get("added-position-deletes", 0)), "engine": extra.get("engine-name", "")})
     print(json.dumps(told | {"tries": TRIES - left, "snapshots": snapshots}))
 
 
