@@ -165,7 +165,7 @@ class DuckDB:
                  range({int(first)}, {int(first) + int(count)}) r(i)""")
 
     def update_own(self, _):
-        self.con.execute(f"UPDATE {self.name} SET units = units + 1 WHERE order_id LIKE 'foreign-%'")
+        self.con.execute(f"UPDATE {self.name} SET units = units + 1 WHERE order_id LIKE 'foreign-%' AND len(lines) > 0")
 
     def delete_own(self, _):
         self.con.execute(f"DELETE FROM {self.name} WHERE order_id LIKE 'foreign-%'")

@@ -299,6 +299,44 @@ func TestCountsThatAgreeByChanceProveNothing(t *testing.T) {
 	}
 }
 
+// T10: an engine that writes a table anew does so in two snapshots, one that takes all
+// rows and one that brings them back. Where statistics do not tell whose rows those
+// are, the offsets do.
+func TestRowsThatMayHaveBeenBroughtBackAreDecidedByTheirOffsets(t *testing.T) {
+	for name, back := range map[string]int64{"all": 6, "all but one": 5, "none": 0} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, Settings{})
+			b.commitRows(part(0), 6)
+			o := b.other()
+			o.do(func(tx *table.Transaction) error {
+				return tx.SetProperties(iceberg.Properties{"write.metadata.metrics.default": "none"})
+			})
+			o.insert(1, nil)
+			o.do(func(tx *table.Transaction) error { return tx.Delete(t.Context(), iceberg.AlwaysTrue{}, nil) })
+			took := fmt.Sprintf("snapshot %d: another writer removed", o.tbl.CurrentSnapshot().SnapshotID)
+			if back > 0 {
+				o.kafkaRows(b, part(0), ident.Range{First: 0, Next: back})
+			}
+			b.reload()
+			b.commitRows(part(0), 2)
+			plain, deep := b.audit(false), b.audit(true)
+			require.Contains(t, plain.Text(), took)
+			require.Contains(t, deep.Text(), took)
+			switch back {
+			case 6:
+				requireVerdict(t, Unknown, plain)
+				requireVerdict(t, Proven, deep)
+			case 5:
+				requireVerdict(t, Unknown, plain)
+				requireViolation(t, deep, "offsets without a row begin with [5]")
+			default:
+				requireViolation(t, plain, took)
+				requireViolation(t, deep, took)
+			}
+		})
+	}
+}
+
 // An update by another engine leaves counts alone.
 func TestAnOverwriteIsProvenByTheOffsetsAlone(t *testing.T) {
 	b := newBench(t, Settings{})

@@ -88,7 +88,7 @@ func (a *auditor) follow() (deeds []deed, extra int64) {
 		case !l.own:
 			d := deed{link: l, rows: l.live - was.live, named: l.named - was.named, taken: was.named + l.added.named - l.named}
 			deeds = append(deeds, d)
-			a.foreign(d, extra)
+			a.foreign(d, extra, a.maybeBroughtBack(a.chain[i+1:]))
 			extra += d.rows
 		}
 		if l.own {
@@ -219,8 +219,8 @@ func (f *bounds) where() string {
 
 // foreign judges a snapshot of another writer where statistics do not tell whose
 // rows it touched, and describes it in any case. others are the rows of others
-// that stood before it.
-func (a *auditor) foreign(d deed, others int64) {
+// that stood before it, maybeBack is what maybeBroughtBack says of what came after.
+func (a *auditor) foreign(d deed, others int64, maybeBack bool) {
 	l := d.link
 	operation := l.snapshot.Summary.Operation
 	if a.told {
@@ -232,6 +232,8 @@ func (a *auditor) foreign(d deed, others int64) {
 		return
 	}
 	switch {
+	case d.rows < 0 && others+d.rows < 0 && maybeBack:
+		a.doubt(l.name(), "%s removed %d rows (%s), at least %d of them ours, and rows that came later may be those", l.who(), -d.rows, operation, -d.rows-max(0, others))
 	case d.rows < 0 && others+d.rows < 0:
 		a.r.find(Violated, l.name(), "%s removed %d rows (%s), at least %d of them ours", l.who(), -d.rows, operation, -d.rows-max(0, others))
 	case operation == table.OpReplace && d.rows != 0 && l.deletes == 0:
@@ -245,6 +247,14 @@ func (a *auditor) foreign(d deed, others int64) {
 	default:
 		a.r.note("%s: %s of %s, %+d rows", l.name(), operation, l.who(), d.rows)
 	}
+}
+
+// maybeBroughtBack reports whether a later snapshot of others brought rows that may
+// be ours: an engine that writes a table anew may do it in two snapshots.
+func (a *auditor) maybeBroughtBack(later []link) bool {
+	return slices.ContainsFunc(later, func(l link) bool {
+		return !l.own && l.added.live > 0 && (a.columns.offset == 0 || l.added.named+int64(l.added.blind) > 0)
+	})
 }
 
 // judge names the snapshots of others that took rows of ours, or brought rows
