@@ -47,6 +47,7 @@ type fakeLake struct {
 	answer func(kind string) mood
 	reload func() error
 	apply  func() error
+	void   func() error
 }
 
 // mood of the catalog towards one request.
@@ -125,6 +126,11 @@ func (c *client) VoidQuarantine(context.Context) error {
 	f := c.fakeLake
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.void != nil {
+		if err := f.void(); err != nil {
+			return err
+		}
+	}
 	have := map[ident.UUID]bool{}
 	for _, s := range f.chain() {
 		have[s.state.CommitID] = true

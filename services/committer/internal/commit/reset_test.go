@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,6 +36,44 @@ func rolledBack(t *testing.T) *rig {
 	r.pass(15 * time.Second)
 	require.Equal(t, "stopped", r.table.Status().State)
 	return r
+}
+
+// G1, G9: a reset that ends in the middle, since the quarantine table cannot be
+// cleaned or the committer dies after that, leaves the table stopped: nobody reads
+// again what stands in quarantine, and the operator asks again.
+func TestAResetThatEndsInTheMiddleLeavesTheTableStopped(t *testing.T) {
+	for _, dies := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := rolledBack(t)
+			r.lake.view(func() {
+				r.lake.void = func() error {
+					if dies {
+						r.client.crash()
+						return nil
+					}
+					return errLost
+				}
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := r.table.Reset(ctx, Order{Base: BaseTable})
+			require.Error(t, err)
+			r.lake.view(func() { r.lake.void = nil })
+			if dies {
+				r.kill()
+				r.start()
+			}
+			r.pass(time.Minute)
+			require.Equal(t, "stopped", r.table.Status().State)
+			require.Error(t, r.head().RolledBack)
+			_, err = r.table.Reset(t.Context(), Order{Base: BaseTable})
+			require.NoError(t, err)
+			r.pass(2 * time.Minute)
+			require.Equal(t, "running", r.table.Status().State)
+			require.NoError(t, r.stop())
+			r.check()
+		})
+	}
 }
 
 // G1, G5, G9: the operator reads again what was lost. No LSN is given twice, and
