@@ -60,7 +60,7 @@ var harmful = []deed{
 	{act: "pyiceberg delete_ours 100 107", says: "VIOLATED: snapshot %d: another writer removed 7 rows of ours"},
 	{act: "pyiceberg pass_off 2", says: "VIOLATED: snapshot %d: another writer added 2 rows that name Kafka records, which we did not write"},
 	{act: "pyiceberg blind 200 205", says: "VIOLATED: snapshot %d: another writer removed"},
-	{act: "pyiceberg delete_poison", table: "__quarantine", says: "snapshot %d (overwrite of another writer) removed"},
+	{act: "pyiceberg delete_poison", table: "__quarantine", says: "snapshot %d (delete of another writer) removed"},
 	{act: "duckdb delete_ours 300 311", says: "snapshot %d"},
 	{act: "pyiceberg delete_all", says: "VIOLATED: snapshot %d: another writer removed"},
 }
