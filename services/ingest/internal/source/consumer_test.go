@@ -492,7 +492,7 @@ func leaderless(t *testing.T, c *kfake.Cluster) {
 	cl := client(t, c)
 	req := kmsg.NewPtrMetadataRequest()
 	topic := kmsg.NewMetadataRequestTopic()
-	topic.Topic = kmsg.StringPtr("t")
+	topic.Topic = new("t")
 	req.Topics = append(req.Topics, topic)
 	was, err := req.RequestWith(t.Context(), cl)
 	require.NoError(t, err)
