@@ -269,11 +269,15 @@ func (p *pipe) write(b []byte) (int, error) {
 	lag := p.link.f.lag()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.err != nil {
-		return 0, p.err
-	}
-	if p.closed {
+	switch {
+	case p.closed:
 		return 0, io.ErrClosedPipe
+	case errors.Is(p.err, net.ErrClosed):
+		// The other end is closed, which this one learns by reading, when the end of the stream has arrived. An error
+		// before that would let gRPC try the connection again and again until its reader fails, and no time passes.
+		return len(b), nil
+	case p.err != nil:
+		return 0, p.err
 	}
 	at := time.Now().Add(lag)
 	if n := len(p.queue); n > 0 && p.queue[n-1].at.After(at) {
