@@ -113,14 +113,19 @@ func (r *rig) propose(names ...string) string {
 	return resp.GetSchema().GetFingerprint()
 }
 
+// proposeSchema proposes a schema until the committer can say yes or no.
 func (r *rig) proposeSchema(candidate *schema.Schema) (*committerv1.ProposeSchemaResponse, error) {
 	text, err := json.Marshal(candidate)
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
 	defer cancel()
-	return committerv1.NewTableServiceClient(r.conn).ProposeSchema(ctx, &committerv1.ProposeSchemaRequest{
-		Pipeline: "orders", Table: tableName, SourceSchema: "7", Candidate: text,
-	})
+	req := &committerv1.ProposeSchemaRequest{Pipeline: "orders", Table: tableName, SourceSchema: "7", Candidate: text}
+	for { // as ingest does: a buffer that is being told of the table takes no schema yet
+		resp, err := committerv1.NewTableServiceClient(r.conn).ProposeSchema(ctx, req)
+		if fault.ReasonOf(err) != fault.Unavailable || ctx.Err() != nil {
+			return resp, err
+		}
+	}
 }
 
 // commitNow calls CommitNow once: everything that readers could see is committed
