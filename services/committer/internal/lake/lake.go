@@ -158,7 +158,7 @@ func (l *Lake) Load(ctx context.Context, name string) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{lake: l, cat: cat, name: name, ident: ident, log: l.log.With("table", name), cleanAt: cleanBatch, marks: &marking{limit: markFiles}, tries: &tries{}}
+	t := &Table{lake: l, cat: cat, name: name, ident: ident, log: l.log.With("table", name), cleanAt: cleanBatch, marks: &marking{limit: markFiles}, tries: &tries{}, seen: &seen{}}
 	if _, err := t.Reload(ctx); err != nil {
 		return nil, err
 	}

@@ -67,10 +67,11 @@ func (t *Table) outboxTable(ctx context.Context) (q *Table, forget func(error), 
 // quarantine loads the table's quarantine table; create makes it when missing.
 func (t *Table) quarantine(ctx context.Context, create bool) (*Table, error) {
 	q, err := t.loadQuarantine(ctx, create)
-	if q != nil {
-		q.main, q.marks, q.tries = ident.UUID(t.handle().Metadata().TableUUID()), t.marks, t.tries
+	if q == nil || err != nil {
+		return nil, err
 	}
-	return q, err
+	q.main, q.marks, q.tries, q.seen = ident.UUID(t.handle().Metadata().TableUUID()), t.marks, t.tries, t.seen
+	return q, q.seen.look(q.name, q.handle().Metadata())
 }
 
 func (t *Table) loadQuarantine(ctx context.Context, create bool) (*Table, error) {

@@ -251,6 +251,70 @@ func (c *tardy) CommitTable(ctx context.Context, id table.Identifier, r []table.
 	return nil, "", errors.New("connection reset")
 }
 
+// amnesiac is a catalog that commits without an answer, and shows an old copy of the
+// table from then on.
+type amnesiac struct {
+	catalog.Catalog
+	old *table.Table
+	now bool
+}
+
+func (c *amnesiac) CommitTable(ctx context.Context, id table.Identifier, r []table.Requirement, u []table.Update) (table.Metadata, string, error) {
+	c.now = true
+	if _, _, err := c.Catalog.CommitTable(ctx, id, r, u); err != nil {
+		return nil, "", err
+	}
+	return nil, "", errors.New("connection reset")
+}
+
+func (c *amnesiac) LoadTable(ctx context.Context, id table.Identifier) (*table.Table, error) {
+	if c.now {
+		return c.old, nil
+	}
+	return c.Catalog.LoadTable(ctx, id)
+}
+
+// G6, C5: a copy of the quarantine table from before a request was built proves nothing
+// of it, though the committer has a new handle of the table since.
+func TestAnOldCopyOfTheQuarantineTableDoesNotSettleARequest(t *testing.T) {
+	for name, plant := range map[string]func(*bench){
+		"records": func(b *bench) {
+			c := b.change(KindData)
+			b.poison(&c, quarantined(part(1), c.advance(part(1), Totals{Quarantined: 2})))
+			b.commit(c)
+		},
+		"marks": func(b *bench) { b.replay(ident.Range{First: 5, Next: 7}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, Settings{})
+			b.commitRows(part(0), 4)
+			apply := func() error { return b.ApplyQuarantine(t.Context(), b.Head().State.Pending()) }
+			var old *table.Table
+			for range 2 {
+				c := b.change(KindData)
+				b.poison(&c, quarantined(part(0), c.advance(part(0), Totals{Quarantined: 4})))
+				b.commit(c)
+				require.NoError(t, apply())
+				b.commit(b.forgetApplied(KindProgress))
+				if old == nil {
+					q, err := b.lake.Load(t.Context(), quarantineName)
+					require.NoError(t, err)
+					old = q.handle()
+				}
+			}
+			plant(b)
+			real := b.lake.cat
+			b.lake.cat, b.outbox = &amnesiac{Catalog: real, old: old}, nil
+			for range 3 {
+				require.Error(t, apply())
+			}
+			b.lake.cat, b.outbox = real, nil
+			require.NoError(t, apply())
+			requireVerdict(t, Proven, b.audit(true))
+		})
+	}
+}
+
 // G6: while the head stands, the first request to mark may still arrive, however
 // many tries follow it: the files that it names stay.
 func TestARequestToMarkThatArrivesLateNamesFilesThatAreThere(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/apache/iceberg-go/catalog"
 	iceio "github.com/apache/iceberg-go/io"
 	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
 
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
@@ -48,6 +49,9 @@ type Table struct {
 	// tries are requests to a quarantine table, which has them from its main table,
 	// whose outcome is not known.
 	tries *tries
+	// seen says how new the table was whenever it was loaded; a quarantine table has
+	// it from its main table, since what tries and marks wait for outlives handles.
+	seen *seen
 
 	mu      sync.Mutex
 	tbl     *table.Table
@@ -118,6 +122,31 @@ func (h Head) Foreign() bool { return h.SnapshotID != h.StateSnapshot }
 
 type tries struct{ list []*Staged }
 
+// seen is the greatest sequence number that the catalog has shown of each table. It
+// is safe for concurrent use.
+type seen struct {
+	mu       sync.Mutex
+	sequence map[uuid.UUID]int64
+}
+
+// look refuses a copy of a table that is older than one that was shown before.
+func (s *seen) look(name string, meta table.Metadata) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id, now := meta.TableUUID(), meta.LastSequenceNumber()
+	if before := s.sequence[id]; now < before {
+		return fault.New(fault.Unavailable,
+			"loading table %s: the catalog answers with the table as it was at sequence number %d, although it has shown %d: an old copy proves nothing; "+
+				"waiting for the present one. If the catalog was put back to an older state on purpose, restart the committer",
+			name, now, before)
+	}
+	if s.sequence == nil {
+		s.sequence = map[uuid.UUID]int64{}
+	}
+	s.sequence[id] = now
+	return nil
+}
+
 // enoughRefusals is how many commits in a row show that a catalog takes no table
 // properties or tags.
 const enoughRefusals = 3
@@ -154,11 +183,8 @@ func (t *Table) Reload(ctx context.Context) (Head, error) {
 			"loading table %s: another table has the name now (id %s, was %s): it was dropped and made again; restart the pipeline to start over into the new one",
 			t.name, tbl.Metadata().TableUUID(), was.Metadata().TableUUID())
 	}
-	if was != nil && tbl.Metadata().LastSequenceNumber() < was.Metadata().LastSequenceNumber() {
-		return Head{}, fault.New(fault.Unavailable,
-			"loading table %s: the catalog answers with the table as it was at sequence number %d, although it has shown %d: an old copy proves nothing; "+
-				"waiting for the present one. If the catalog was put back to an older state on purpose, restart the committer",
-			t.name, tbl.Metadata().LastSequenceNumber(), was.Metadata().LastSequenceNumber())
+	if err := t.seen.look(t.name, tbl.Metadata()); err != nil {
+		return Head{}, err
 	}
 	if err := refuseForeignSink(t.name, tbl); err != nil {
 		return Head{}, err
@@ -246,6 +272,15 @@ func ancestors(meta table.Metadata) iter.Seq[*table.Snapshot] {
 			s = meta.SnapshotByID(*s.ParentSnapshotID)
 		}
 	}
+}
+
+// standing are the ids of the head and of what it stands on.
+func standing(meta table.Metadata) map[int64]bool {
+	out := map[int64]bool{}
+	for s := range ancestors(meta) {
+		out[s.SnapshotID] = true
+	}
+	return out
 }
 
 // head reads all of Head that does not depend on history.
