@@ -1,9 +1,12 @@
 package icefile
 
 import (
+	"context"
+	"iter"
 	"slices"
 	"strings"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 )
@@ -37,6 +40,16 @@ func Readable(tasks []table.FileScanTask) []table.FileScanTask {
 		t.DeleteFiles = positions
 	}
 	return out
+}
+
+// Records plans a scan and reads its rows, whatever spelling manifests have of formats.
+func Records(ctx context.Context, scan *table.Scan) (iter.Seq2[arrow.RecordBatch, error], error) {
+	tasks, err := scan.PlanFiles(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_, records, err := scan.ReadTasks(ctx, Readable(tasks))
+	return records, err
 }
 
 // Known reports whether the format of a file is spelled as the library does.

@@ -120,12 +120,12 @@ func (r *rig) proposeSchema(candidate *schema.Schema) (*committerv1.ProposeSchem
 	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
 	defer cancel()
 	req := &committerv1.ProposeSchemaRequest{Pipeline: "orders", Table: tableName, SourceSchema: "7", Candidate: text}
-	for { // as ingest does: a buffer that is being told of the table takes no schema yet
-		resp, err := committerv1.NewTableServiceClient(r.conn).ProposeSchema(ctx, req)
-		if fault.ReasonOf(err) != fault.Unavailable || ctx.Err() != nil {
-			return resp, err
-		}
-	}
+	var resp *committerv1.ProposeSchemaResponse
+	require.Eventually(r.t, func() bool { // as ingest does: a buffer that is being told of the table takes no schema yet
+		resp, err = committerv1.NewTableServiceClient(r.conn).ProposeSchema(ctx, req)
+		return fault.ReasonOf(err) != fault.Unavailable
+	}, 30*time.Second, 10*time.Millisecond)
+	return resp, err
 }
 
 // commitNow calls CommitNow once: everything that readers could see is committed

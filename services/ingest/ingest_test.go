@@ -458,11 +458,7 @@ func TestRecreatedTopicStopsThePartitionOrIsReadAnew(t *testing.T) { // G9
 			w.produce(0, orders(1, 0, 3)...)
 			w.start()
 			w.appended(0, 3)
-			adm := kadm.NewClient(w.producer)
-			_, err := adm.DeleteTopic(t.Context(), "orders")
-			require.NoError(t, err)
-			_, err = adm.CreateTopic(t.Context(), 1, 1, nil, "orders")
-			require.NoError(t, err)
+			w.recreateTopic()
 			if stops {
 				w.await("stopped", func() bool { return w.progress[0].State == event.PartitionStopped })
 				require.Contains(t, w.progress[0].Reason, "on_data_loss: continue")
@@ -496,11 +492,7 @@ func TestATopicThatIsCreatedAgainWhileTheLogIsAwayIsNotTakenForTheOldOne(t *test
 			w.away = true
 			w.start()
 			w.await("the partition waits for the log", func() bool { return w.knocks > 2 })
-			adm := kadm.NewClient(w.producer)
-			_, err := adm.DeleteTopic(t.Context(), "orders")
-			require.NoError(t, err)
-			_, err = adm.CreateTopic(t.Context(), 1, 1, nil, "orders")
-			require.NoError(t, err)
+			w.recreateTopic()
 			w.producer = w.dialProducer()
 			w.produce(0, orders(1, 0, 6)...)
 			w.mu.Lock()
@@ -538,11 +530,7 @@ func TestATopicThatIsCreatedAgainBeforeItWasReadIsRead(t *testing.T) { // G9, G1
 		}
 		return false
 	}, 20*time.Second, 5*time.Millisecond)
-	adm := kadm.NewClient(w.producer)
-	_, err := adm.DeleteTopic(t.Context(), "orders")
-	require.NoError(t, err)
-	_, err = adm.CreateTopic(t.Context(), 1, 1, nil, "orders")
-	require.NoError(t, err)
+	w.recreateTopic()
 	w.producer = w.dialProducer()
 	w.produce(0, orders(1, 0, 4)...)
 	looked := 0

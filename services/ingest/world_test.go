@@ -19,6 +19,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"google.golang.org/grpc"
@@ -476,6 +477,16 @@ func (w *world) dialProducer() *kgo.Client {
 	require.NoError(w.t, err)
 	w.t.Cleanup(producer.Close)
 	return producer
+}
+
+// recreateTopic deletes the topic and makes it again, with one partition.
+func (w *world) recreateTopic() {
+	w.t.Helper()
+	adm := kadm.NewClient(w.producer)
+	_, err := adm.DeleteTopic(w.t.Context(), "orders")
+	require.NoError(w.t, err)
+	_, err = adm.CreateTopic(w.t.Context(), 1, 1, nil, "orders")
+	require.NoError(w.t, err)
 }
 
 func (w *world) produce(partition int32, values ...[]byte) {

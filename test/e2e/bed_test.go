@@ -280,22 +280,28 @@ func (s *suite) waitReady(within time.Duration) {
 	s.t.Helper()
 	for _, svc := range services {
 		s.eventually(within, svc+" is ready", func() error {
-			req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/readyz", s.metrics[svc]), nil)
-			if err != nil {
-				return err
+			status, says, err := s.readiness(svc)
+			if err == nil && status != http.StatusOK {
+				err = fmt.Errorf("%d: %s", status, says)
 			}
-			res, err := http.DefaultClient.Do(req)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = res.Body.Close() }()
-			body, _ := io.ReadAll(res.Body)
-			if res.StatusCode != http.StatusOK {
-				return fmt.Errorf("%s: %s", res.Status, body)
-			}
-			return nil
+			return err
 		})
 	}
+}
+
+// readiness is what /readyz of a service answers.
+func (s *suite) readiness(svc string) (status int, says string, _ error) {
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/readyz", s.metrics[svc]), nil)
+	if err != nil {
+		return 0, "", err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(body), err
 }
 
 func (s *suite) eventually(within time.Duration, what string, check func() error) {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"os/exec"
 	"slices"
@@ -163,18 +162,9 @@ func (s *scenario) verdict(args ...string) (string, run.Code) {
 func (s *scenario) red(words string) {
 	s.t.Helper()
 	s.eventually(time.Minute, "the committer is red", func() error {
-		req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/readyz", s.metrics["committerd"]), nil)
-		if err != nil {
-			return err
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = res.Body.Close() }()
-		body, err := io.ReadAll(res.Body)
-		if err == nil && (res.StatusCode == http.StatusOK || !strings.Contains(string(body), words)) {
-			err = fmt.Errorf("it says %s: %s", res.Status, body)
+		status, says, err := s.readiness("committerd")
+		if err == nil && (status == http.StatusOK || !strings.Contains(says, words)) {
+			err = fmt.Errorf("it says %d: %s", status, says)
 		}
 		return err
 	})

@@ -162,8 +162,8 @@ func (w *world) visible(table, topic string) (seen, end int64) {
 	return seen, end
 }
 
-// replicated waits until readstate shows what the buffer shows now: a replica is
-// a moment behind, and more with rows of 32 MiB.
+// replicated waits until readstate knows the table and shows what the buffer shows
+// now: a replica is a moment behind, and more with rows of 32 MiB.
 func (w *world) replicated(table string) {
 	w.t.Helper()
 	desc, err := w.describe(table)
@@ -174,8 +174,12 @@ func (w *world) replicated(table string) {
 	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
-	_, err = readstatev1.NewReadStateServiceClient(w.dial(discovery.Readstate)).WaitFor(ctx,
-		&readstatev1.WaitForRequest{Table: table, Vector: vector})
+	replica := readstatev1.NewReadStateServiceClient(w.dial(discovery.Readstate))
+	w.eventually(func() error { // a replica asks once a second which tables there are
+		_, err := replica.DescribeTable(ctx, &readstatev1.DescribeTableRequest{Table: table})
+		return wire.FromStatus(err)
+	})
+	_, err = replica.WaitFor(ctx, &readstatev1.WaitForRequest{Table: table, Vector: vector})
 	require.NoError(w.t, wire.FromStatus(err))
 }
 

@@ -32,7 +32,7 @@ const (
 func Faults() []Fault { return []Fault{FaultLose, FaultDouble, FaultAlter} }
 
 // Scan reads the current snapshot of a table straight from its files, with the
-// Iceberg library and none of the product's code. fn must not keep the batches.
+// Iceberg library and none of the product's own reading. fn must not keep the batches.
 func (s *Server) Scan(ctx context.Context, name []string, fn func(arrow.RecordBatch) error) error {
 	t, err := s.cat.LoadTable(ctx, name)
 	if errors.Is(err, catalog.ErrNoSuchTable) {
@@ -41,12 +41,7 @@ func (s *Server) Scan(ctx context.Context, name []string, fn func(arrow.RecordBa
 	if err != nil {
 		return fmt.Errorf("loading table %s: %w", strings.Join(name, "."), err)
 	}
-	scan := t.Scan()
-	tasks, err := scan.PlanFiles(ctx)
-	if err != nil {
-		return fmt.Errorf("planning a scan of table %s: %w", strings.Join(name, "."), err)
-	}
-	_, batches, err := scan.ReadTasks(ctx, icefile.Readable(tasks))
+	batches, err := icefile.Records(ctx, t.Scan())
 	if err != nil {
 		return fmt.Errorf("scanning table %s: %w", strings.Join(name, "."), err)
 	}

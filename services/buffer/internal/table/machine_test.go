@@ -376,7 +376,6 @@ func TestAJournalThatIsNotTheTablesIsNotUsed(t *testing.T) {
 	require.ErrorIs(t, err, fault.Of(fault.Fenced))
 }
 
-// Whoever reads a partition on learns by the leader epoch before its position whether Kafka's log was replaced below it.
 // G5: the copy of a journal is from before the partitions were added to the table, so it knows none that the table could
 // be ahead of. The table has rows in this epoch all the same, and LSNs behind them may have been shown.
 func TestAJournalFromBeforeThePartitionsOfTheTableIsNotUsed(t *testing.T) {
@@ -394,6 +393,7 @@ func TestAJournalFromBeforeThePartitionsOfTheTableIsNotUsed(t *testing.T) {
 	require.Equal(t, Serving, m.State())
 }
 
+// Whoever reads a partition on learns by the leader epoch before its position whether Kafka's log was replaced below it.
 func TestTheLeaderEpochBeforeThePositionIsKnown(t *testing.T) { // K13
 	m := serving(t)
 	require.EqualValues(t, -1, m.LeaderEpoch(p0), "nothing was read yet")

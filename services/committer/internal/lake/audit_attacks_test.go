@@ -63,9 +63,7 @@ func TestRowsOfOthersWithoutStatisticsProveNothing(t *testing.T) {
 			b := newBench(t, Settings{})
 			b.commitRows(part(0), 6)
 			o := b.other()
-			o.do(func(tx *table.Transaction) error {
-				return tx.SetProperties(iceberg.Properties{"write.metadata.metrics.default": "none"})
-			})
+			o.keepNoStatistics()
 			if fake {
 				o.kafkaRows(b, part(0), ident.Range{First: 2, Next: 4})
 			} else {

@@ -173,12 +173,7 @@ func (a *auditor) records(ctx context.Context, scan *table.Scan) (iter.Seq2[arro
 		_, recs, err := scan.ToArrowRecords(ctx)
 		return recs, err
 	}
-	tasks, err := scan.PlanFiles(ctx)
-	if err != nil {
-		return nil, err
-	}
-	_, recs, err := scan.ReadTasks(ctx, icefile.Readable(tasks))
-	return recs, err
+	return icefile.Records(ctx, scan)
 }
 
 func (d *deepScan) read(ctx context.Context, t *Table, columns []string, total int64, take func(arrow.RecordBatch) error) error {

@@ -23,10 +23,7 @@ type known struct {
 // reachable snapshot is there, as long as it was written.
 func (a *auditor) checkFiles(ctx context.Context, t *Table, files iceio.IO, kind string) (bool, error) {
 	meta := t.handle().Metadata()
-	counts := map[int64]bool{} // snapshots that the head stands on
-	for s := range ancestors(meta) {
-		counts[s.SnapshotID] = true
-	}
+	counts := standing(meta)
 	added := map[string]known{}
 	err := walkEntries(ctx, files, meta, func(e entry) {
 		path := e.file.FilePath()

@@ -308,9 +308,7 @@ func TestRowsThatMayHaveBeenBroughtBackAreDecidedByTheirOffsets(t *testing.T) {
 			b := newBench(t, Settings{})
 			b.commitRows(part(0), 6)
 			o := b.other()
-			o.do(func(tx *table.Transaction) error {
-				return tx.SetProperties(iceberg.Properties{"write.metadata.metrics.default": "none"})
-			})
+			o.keepNoStatistics()
 			o.insert(1, nil)
 			o.do(func(tx *table.Transaction) error { return tx.Delete(t.Context(), iceberg.AlwaysTrue{}, nil) })
 			took := fmt.Sprintf("snapshot %d: another writer removed", o.tbl.CurrentSnapshot().SnapshotID)

@@ -283,6 +283,14 @@ func (o *other) insert(n int, summary iceberg.Properties) {
 	require.NoError(o, err)
 }
 
+// keepNoStatistics has columns of what is written from now on say nothing of their values.
+func (o *other) keepNoStatistics() {
+	o.Helper()
+	o.do(func(tx *table.Transaction) error {
+		return tx.SetProperties(iceberg.Properties{"write.metadata.metrics.default": "none"})
+	})
+}
+
 func (o *other) do(f func(tx *table.Transaction) error) {
 	o.Helper()
 	o.reload()

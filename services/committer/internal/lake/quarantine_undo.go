@@ -22,10 +22,7 @@ import (
 func (t *Table) undoneReplays(q *Table, head Head) []string {
 	meta := t.handle().Metadata()
 	base := sequenceOf(meta, head.StateSnapshot)
-	chain := map[int64]bool{}
-	for s := range ancestors(meta) {
-		chain[s.SnapshotID] = true
-	}
+	chain := standing(meta)
 	var out []string
 	for _, s := range meta.Snapshots() {
 		if !chain[s.SnapshotID] && isOwn(&s) && s.Summary.Properties[keyReplay] != "" && s.SequenceNumber > base {

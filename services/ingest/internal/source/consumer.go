@@ -236,9 +236,7 @@ func (c *Consumer) deliver(t kgo.FetchTopic, p *kgo.FetchPartition) {
 	k := c.cursors[TopicPartition{t.Topic, p.Partition}]
 	c.mu.Unlock()
 	if k == nil {
-		for _, r := range p.Records {
-			r.Recycle()
-		}
+		recycle(p.Records)
 		return
 	}
 	k.deliver(t.TopicID, p, &c.slices)

@@ -268,6 +268,16 @@ func TestMissingTopicIsNamedUntilItIsCreated(t *testing.T) {
 	m.eventually("well", func() bool { return m.trouble == nil })
 }
 
+// recreateTopic deletes topic t and makes it again, with one partition.
+func recreateTopic(t *testing.T, cl *kgo.Client) {
+	t.Helper()
+	adm := kadm.NewClient(cl)
+	_, err := adm.DeleteTopic(t.Context(), "t")
+	require.NoError(t, err)
+	_, err = adm.CreateTopic(t.Context(), 1, 1, nil, "t")
+	require.NoError(t, err)
+}
+
 func TestRecreatedTopicIsNoticed(t *testing.T) { // G9; the client alone would read nothing, without an error
 	c := cluster(t, kfake.SeedTopics(1, "t"))
 	cl := client(t, c)
@@ -278,11 +288,7 @@ func TestRecreatedTopicIsNoticed(t *testing.T) { // G9; the client alone would r
 	read(t, k, 3)
 	m.eventually("looked up", func() bool { return len(m.topics) == 1 })
 	old := m.topics["t"].ID
-	adm := kadm.NewClient(cl)
-	_, err := adm.DeleteTopic(t.Context(), "t")
-	require.NoError(t, err)
-	_, err = adm.CreateTopic(t.Context(), 1, 1, nil, "t")
-	require.NoError(t, err)
+	recreateTopic(t, cl)
 	require.ErrorIs(t, Classify(takeError(t, k)), ErrRecreated)
 	m.c.Readopt("t")
 	k = m.cursor()
@@ -441,11 +447,7 @@ func TestNothingIsReadOfATopicThatWasCreatedAgainSinceItWasLookedUp(t *testing.T
 	m.mu.Lock()
 	old := m.topics["t"].ID
 	m.mu.Unlock()
-	adm := kadm.NewClient(client(t, c))
-	_, err := adm.DeleteTopic(t.Context(), "t")
-	require.NoError(t, err)
-	_, err = adm.CreateTopic(t.Context(), 1, 1, nil, "t")
-	require.NoError(t, err)
+	recreateTopic(t, client(t, c))
 	produce(t, client(t, c), 5)
 	require.NoError(t, k.Seek(t.Context(), old, 2, -1))
 	select {

@@ -22,11 +22,16 @@ type Fetch struct {
 
 // Release gives the memory of the records back to the client.
 func (f *Fetch) Release() {
-	for _, r := range f.raw {
-		r.Recycle()
-	}
+	recycle(f.raw)
 	f.cursor.c.slices.put(f.Records)
 	f.raw, f.Records = nil, nil
+}
+
+// recycle gives records that nobody will read, or read any more, back to the client.
+func recycle(records []*kgo.Record) {
+	for _, r := range records {
+		r.Recycle()
+	}
 }
 
 // Cursor reads one partition from wherever it was last sought to. Seek, Take and Close are for one goroutine.
@@ -160,17 +165,13 @@ func (k *Cursor) deliver(id ident.UUID, p *kgo.FetchPartition, pool *slicePool) 
 	// Sought away or revoked meanwhile, or behind an error: after it found that the log was replaced, the client goes on
 	// by itself at another offset, and its records may look as if they continued those in the queue.
 	if !k.active || k.err != nil {
-		for _, r := range p.Records {
-			r.Recycle()
-		}
+		recycle(p.Records)
 		return
 	}
 	switch {
 	case !id.IsZero() && !k.id.IsZero() && id != k.id:
 		// The topic was created again since it was looked up: these offsets are not those that were sought.
-		for _, r := range p.Records {
-			r.Recycle()
-		}
+		recycle(p.Records)
 		p.Records = nil
 		k.broken(&RecreatedError{Topic: k.Topic, Was: k.id, Now: id})
 	case p.Err != nil:
