@@ -23,6 +23,7 @@ type fakeBuffer struct {
 	want      *Wanted
 	fail      error
 	lastWords []string
+	last      event.Commit // of what it was told of the table
 	// refuseGrants makes every grant one that nobody waits for.
 	refuseGrants bool
 	// refuses is the epoch that it does not take, whoever it is granted to.
@@ -38,6 +39,7 @@ func (b *fakeBuffer) OpenTable(_ context.Context, c event.Commit, _ []event.Sche
 		return nil, b.fail
 	}
 	b.say("open")
+	b.last = c
 	b.opened = append(b.opened, c)
 	return b.want, nil
 }
@@ -66,6 +68,7 @@ func (b *fakeBuffer) GrantEpoch(_ context.Context, nonce uint64, c event.Commit)
 		return fault.New(fault.InvalidArgument, "epoch %d is granted, but the log was at it already", c.LogEpoch)
 	}
 	b.say("grant")
+	b.last = c
 	if b.grants == nil {
 		b.grants = map[uint64]event.Commit{}
 	}
@@ -83,8 +86,16 @@ func (b *fakeBuffer) ReportCommit(_ context.Context, c event.Commit) error {
 		return b.fail
 	}
 	b.say("report")
+	b.last = c
 	b.commits = append(b.commits, c)
 	return nil
+}
+
+// told is the state that it knows the table in.
+func (b *fakeBuffer) told() event.Commit {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last
 }
 
 func (b *fakeBuffer) reports() int {

@@ -117,6 +117,11 @@ func randomRun(t *testing.T, rnd, faults *rand.Rand) {
 		require.Equal(t, "running", r.table.Status().State)
 		require.Equal(t, map[ident.Partition]int64(r.ends()), map[ident.Partition]int64(r.head().State.Vector()))
 	}
+	r.kill()
+	r.start()
+	r.pass(time.Minute)
+	told := r.buffer.told()
+	require.Equal(t, r.head().SnapshotID, told.SnapshotID, "the successor tells the buffer what has landed")
 	require.NoError(t, r.stop())
 }
 
