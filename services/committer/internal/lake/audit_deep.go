@@ -396,7 +396,7 @@ func (d *deepScan) judge() bool {
 		list := d.known[at]
 		switch {
 		case len(list) == 0 && f.rows+f.poison > 0:
-			a.r.find(Violated, at.String(), "%d rows and %d quarantined records name a partition that the state does not know%s", f.total, f.poison, a.suspects())
+			a.r.find(Violated, at.String(), "%d rows and %d quarantined records name a partition that the state does not know%s", f.total, f.poison, a.bringers())
 		case len(list) == 1:
 			d.comparePartition(at, list[0], f)
 		case len(list) > 1:
@@ -421,7 +421,11 @@ func (d *deepScan) compareShared(at place, list []*PartitionReport, f *foundAt) 
 		poison += p.Quarantined
 	}
 	if f.total != counted {
-		d.a.r.find(Violated, at.String(), "%d rows were counted by the %d pipelines or lives of the topic that feed it, the table holds %d%s", counted, len(list), f.total, d.a.suspects())
+		suspects := d.a.takers
+		if f.total > counted {
+			suspects = d.a.bringers
+		}
+		d.a.r.find(Violated, at.String(), "%d rows were counted by the %d pipelines or lives of the topic that feed it, the table holds %d%s", counted, len(list), f.total, suspects())
 		return
 	}
 	if f.records != poison {
@@ -446,15 +450,15 @@ func (d *deepScan) comparePartition(at place, p *PartitionReport, f *foundAt) {
 	}
 	switch {
 	case f.rows > p.Rows:
-		r.find(Violated, where, "%d offsets are rows, %d were counted%s", f.rows, p.Rows, d.a.suspects())
+		r.find(Violated, where, "%d offsets are rows, %d were counted%s", f.rows, p.Rows, d.a.bringers())
 	case f.rows < p.Rows:
-		r.find(Violated, where, "%d offsets are rows, %d were counted; offsets without a row begin with %v%s", f.rows, p.Rows, f.holes, d.a.suspects())
+		r.find(Violated, where, "%d offsets are rows, %d were counted; offsets without a row begin with %v%s", f.rows, p.Rows, f.holes, d.a.takers())
 	}
 	if f.poison != p.Quarantined && (d.a.q != nil || len(d.a.pending) == 0) {
 		r.find(Violated, where, "%d offsets are in the quarantine table or pending, %d were counted", f.poison, p.Quarantined)
 	}
 	if len(f.doubled) > 0 {
-		r.find(Violated, where, "offsets that are more than one row: %v%s", f.doubled, d.a.suspects())
+		r.find(Violated, where, "offsets that are more than one row: %v%s", f.doubled, d.a.bringers())
 	}
 	if len(f.twice) > 0 {
 		r.find(Violated, where, "offsets that are quarantined more than once: %v", f.twice)

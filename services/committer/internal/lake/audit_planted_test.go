@@ -273,7 +273,8 @@ func TestAuditNamesTheSnapshotThatFakesOurRows(t *testing.T) {
 	o.kafkaRows(b, part(0), ident.Range{First: 2, Next: 4})
 	b.reload()
 	requireViolation(t, b.audit(false), fmt.Sprintf("snapshot %d: another writer added 2 rows that name Kafka records", o.tbl.CurrentSnapshot().SnapshotID))
-	requireViolation(t, b.audit(true), "offsets that are more than one row: [2 3]")
+	requireViolation(t, b.audit(true), fmt.Sprintf("offsets that are more than one row: [2 3]; snapshots of others that may have brought rows: snapshot %d (append of another writer)",
+		o.tbl.CurrentSnapshot().SnapshotID))
 }
 
 // One takes rows, another brings as many: counts agree, and say that they do not

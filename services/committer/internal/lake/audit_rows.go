@@ -252,9 +252,7 @@ func (a *auditor) foreign(d deed, others int64, maybeBack bool) {
 // maybeBroughtBack reports whether a later snapshot of others brought rows that may
 // be ours: an engine that writes a table anew may do it in two snapshots.
 func (a *auditor) maybeBroughtBack(later []link) bool {
-	return slices.ContainsFunc(later, func(l link) bool {
-		return !l.own && l.added.live > 0 && (a.columns.offset == 0 || l.added.named+int64(l.added.blind) > 0)
-	})
+	return slices.ContainsFunc(later, func(l link) bool { return !l.own && a.mayBring(&l) })
 }
 
 // judge names the snapshots of others that took rows of ours, or brought rows
@@ -282,13 +280,28 @@ func (a *auditor) judge(deeds []deed) {
 	}
 }
 
-// suspects names the snapshots of others that touched rows, for a finding of the
-// deep scan.
-func (a *auditor) suspects() string {
+// takers names the snapshots of others that may have taken rows of ours, for a
+// finding of the deep scan.
+func (a *auditor) takers() string {
+	return a.suspects("taken rows", func(l *link) bool { return l.snapshot.Summary.Operation != table.OpAppend })
+}
+
+// bringers names the snapshots of others that brought rows that may name Kafka
+// records.
+func (a *auditor) bringers() string {
+	return a.suspects("brought rows", a.mayBring)
+}
+
+// mayBring reports whether a snapshot added rows that may name Kafka records.
+func (a *auditor) mayBring(l *link) bool {
+	return l.added.live > 0 && (a.columns.offset == 0 || l.added.named+int64(l.added.blind) > 0)
+}
+
+func (a *auditor) suspects(did string, may func(*link) bool) string {
 	var out []string
 	for i := range a.chain {
 		l := &a.chain[i]
-		if !l.own && l.snapshot.Summary.Operation != table.OpAppend {
+		if !l.own && may(l) {
 			out = append(out, fmt.Sprintf("%s (%s of %s)", l.name(), l.snapshot.Summary.Operation, l.who()))
 		}
 	}
@@ -299,5 +312,5 @@ func (a *auditor) suspects() string {
 	if len(out) > examples {
 		out = append(out[:examples], fmt.Sprintf("and %d more", len(out)-examples))
 	}
-	return "; snapshots of others that touched rows: " + strings.Join(out, ", ")
+	return "; snapshots of others that may have " + did + ": " + strings.Join(out, ", ")
 }
