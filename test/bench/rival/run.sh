@@ -146,6 +146,7 @@ if ! command -v mvn >/dev/null || ! command -v javac >/dev/null || ! JAVA=$(find
 [ -x "${JAVA%java}javac" ] || without_java
 trap end EXIT
 mkdir -p "$RUN"
+rm -rf "$RUN"/ours_* # of a run that was kept: its journals are of tables that are gone
 : >"$RESULTS"
 install
 prepare
