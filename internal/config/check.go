@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/icestream/icestream/internal/ident"
 )
 
 // maxRecord keeps a gRPC message (four records and 1 MiB) below the 2 GiB that gRPC and Protobuf can carry.
@@ -381,8 +383,8 @@ func (p *Pipeline) checkTable(r *report, path string) {
 		r.addf(path+".table", "write namespace.table with letters, digits, - and _, and {topic} for the topic", "%q is not the name of a table", p.Table)
 		return
 	}
-	if strings.HasSuffix(p.Table, QuarantineSuffix) {
-		r.addf(path+".table", "choose another name", "%q ends in %s, which is kept for quarantine tables", p.Table, QuarantineSuffix)
+	if strings.HasSuffix(p.Table, ident.QuarantineSuffix) {
+		r.addf(path+".table", "choose another name", "%q ends in %s, which is kept for quarantine tables", p.Table, ident.QuarantineSuffix)
 		return
 	}
 	if _, err := p.TopicTables(p.Topics); err != nil {

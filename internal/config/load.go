@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/icestream/icestream/internal/near"
 )
 
 // EnvPrefix begins the name of every environment variable that overrides a setting: the path in upper case with
@@ -167,8 +169,8 @@ func (p *parser) environment(leaves map[string]*leaf, vars map[string]string) {
 		path, ok := byName[name]
 		if !ok {
 			todo := "remove it"
-			if near := nearest(name, slices.Sorted(maps.Keys(byName))); near != "" {
-				todo = "did you mean " + near + "?"
+			if n := near.Name(name, slices.Sorted(maps.Keys(byName))); n != "" {
+				todo = "did you mean " + n + "?"
 			}
 			p.warn(where, "", "is no setting and has no effect", todo)
 			continue
@@ -198,8 +200,8 @@ func (p *parser) flags(leaves map[string]*leaf, overrides []Override, properties
 		l, ok := leaves[o.Path]
 		if !ok {
 			todo := "see docs/reference/config.md"
-			if near := nearest(o.Path, slices.Sorted(maps.Keys(leaves))); near != "" {
-				todo = fmt.Sprintf("did you mean %q?", near)
+			if n := near.Name(o.Path, slices.Sorted(maps.Keys(leaves))); n != "" {
+				todo = fmt.Sprintf("did you mean %q?", n)
 			}
 			p.addAt(where, o.Path, "is no setting that a flag can change", todo)
 			continue

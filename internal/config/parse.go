@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/icestream/icestream/internal/near"
 )
 
 // maxDepth bounds nesting, so that neither a hostile file nor an alias to its own parent can exhaust the stack.
@@ -115,8 +117,8 @@ func (p *parser) unknown(b *branch, key *yaml.Node, path string) {
 		return
 	}
 	todo := "known keys: " + strings.Join(b.order, ", ")
-	if near := nearest(key.Value, b.order); near != "" {
-		todo = fmt.Sprintf("did you mean %q?", near)
+	if n := near.Name(key.Value, b.order); n != "" {
+		todo = fmt.Sprintf("did you mean %q?", n)
 	} else if elsewhere := elsewhere(key.Value); elsewhere != "" {
 		todo = "it belongs at " + elsewhere
 	}
@@ -287,8 +289,8 @@ func (p *parser) start(ptr *Start, n *yaml.Node, path string) {
 }
 
 func oneOf(word string, values []string) string {
-	if near := nearest(word, values); near != "" {
-		return fmt.Sprintf("did you mean %q?", near)
+	if n := near.Name(word, values); n != "" {
+		return fmt.Sprintf("did you mean %q?", n)
 	}
 	return "use one of " + strings.Join(values, ", ")
 }

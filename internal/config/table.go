@@ -9,13 +9,12 @@ import (
 	"strings"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/icestream/icestream/internal/ident"
 )
 
 // topicWord is replaced by the topic in a pipeline's table.
 const topicWord = "{topic}"
-
-// QuarantineSuffix ends the name of every quarantine table; no table of a pipeline may have it.
-const QuarantineSuffix = "__quarantine"
 
 // Matches reports whether the pipeline reads the topic. A pattern has to match the whole name.
 func (p *Pipeline) Matches(topic string) bool {
@@ -42,7 +41,7 @@ func (p *Pipeline) AnchoredPattern() string {
 // have the name of a quarantine table.
 func (p *Pipeline) TopicTable(topic string) (string, error) {
 	table := strings.ReplaceAll(p.Table, topicWord, mapTopic(topic))
-	if strings.HasSuffix(table, QuarantineSuffix) {
+	if strings.HasSuffix(table, ident.QuarantineSuffix) {
 		return "", fmt.Errorf("mapping topic %q of pipeline %q: the table %s would be taken for a quarantine table; give the topic a pipeline with a fixed table", topic, p.Name, table)
 	}
 	return table, nil

@@ -88,10 +88,14 @@ type Error struct {
 }
 
 // New makes an Error; the message follows fmt.Sprintf, and a %w argument becomes
-// the cause.
+// the cause. A cause of the same reason does not say it again.
 func New(r Reason, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Reason: r, Message: err.Error(), Cause: errors.Unwrap(err)}
+	e := &Error{Reason: r, Message: err.Error(), Cause: errors.Unwrap(err)}
+	if c, ok := errors.AsType[*Error](e.Cause); ok && c.Reason == r {
+		e.Message = strings.Replace(e.Message, c.Error(), c.Message, 1)
+	}
+	return e
 }
 
 // With returns a copy of e with one more fact.
@@ -147,5 +151,29 @@ func Describe(err error) string {
 	if !ok {
 		return err.Error()
 	}
-	return strings.Replace(err.Error(), e.Reason.String()+": ", "", 1) + " [" + e.Reason.String() + "]"
+	return Text(err) + " [" + e.Reason.String() + "]"
+}
+
+// Text is err for people without any reason word, for places that say by themselves
+// what kind of trouble it is.
+func Text(err error) string {
+	text := err.Error()
+	var strip func(error)
+	strip = func(err error) {
+		if e, ok := err.(*Error); ok { //nolint:errorlint // each of the chain is looked at
+			text = strings.Replace(text, e.Reason.String()+": ", "", 1)
+		}
+		switch w := err.(type) { //nolint:errorlint // both ways to wrap
+		case interface{ Unwrap() error }:
+			if next := w.Unwrap(); next != nil {
+				strip(next)
+			}
+		case interface{ Unwrap() []error }:
+			for _, next := range w.Unwrap() {
+				strip(next)
+			}
+		}
+	}
+	strip(err)
+	return text
 }

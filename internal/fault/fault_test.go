@@ -39,3 +39,19 @@ func TestReasonsAreThoseOfTheWire(t *testing.T) {
 		require.Equal(t, "REASON_"+r.String(), errorsv1.Reason(r).String())
 	}
 }
+
+// A message that passed several hands says its reason once, and a place that says
+// what kind of trouble it is needs none.
+func TestAReasonIsSaidOnceHoweverOftenItWasWrapped(t *testing.T) {
+	inner := fault.New(fault.Stopped, "somebody rolled it back")
+	err := fmt.Errorf("running: %w", fault.New(fault.Stopped, "table a.b is stopped: %w", fault.New(fault.Stopped, "%w", inner)))
+	require.Equal(t, "running: STOPPED: table a.b is stopped: somebody rolled it back", err.Error())
+	require.Equal(t, "running: table a.b is stopped: somebody rolled it back", fault.Text(err))
+	require.Equal(t, "running: table a.b is stopped: somebody rolled it back [STOPPED]", fault.Describe(err))
+	require.ErrorIs(t, err, inner)
+
+	other := fault.New(fault.Unavailable, "asking: %w", fault.New(fault.NotFound, "no such topic"))
+	require.Equal(t, "UNAVAILABLE: asking: NOT_FOUND: no such topic", other.Error())
+	require.Equal(t, "asking: no such topic", fault.Text(other))
+	require.Equal(t, "a\nb", fault.Text(errors.Join(fault.New(fault.Corrupt, "a"), fault.New(fault.NotYet, "b"))))
+}
