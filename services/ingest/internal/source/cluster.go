@@ -87,7 +87,7 @@ func (c *Consumer) lookUp(ctx context.Context, known map[string]settings, all bo
 func (c *Consumer) missing(topics map[string]Topic) error {
 	if c.cfg.Pattern != nil {
 		if len(topics) == 0 {
-			return fmt.Errorf("%w: no topic matches the pattern %q; it is read as soon as there is one", ErrGone, c.cfg.Pattern)
+			return fmt.Errorf("%w: no topic matches the pattern %q; %s", ErrGone, c.cfg.Pattern, c.read("as soon as there is one"))
 		}
 		return nil
 	}
@@ -100,7 +100,7 @@ func (c *Consumer) missing(topics map[string]Topic) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s; it is read as soon as it is created", ErrGone, strings.Join(gone, ", "))
+	return fmt.Errorf("%w: %s; %s", ErrGone, strings.Join(gone, ", "), c.read("as soon as it is created"))
 }
 
 func (c *Consumer) lookUpTopics(ctx context.Context) (map[string]Topic, error) {
@@ -137,15 +137,32 @@ func (c *Consumer) lookUpTopics(ctx context.Context) (map[string]Topic, error) {
 	return out, denied
 }
 
+// explainBroker says what is wrong with the brokers, and what a consumer that runs does about it.
 func (c *Consumer) explainBroker(err error) error {
 	if errors.Is(err, kerr.SaslAuthenticationFailed) || errors.Is(err, kerr.UnsupportedSaslMechanism) {
 		return c.explain(err)
 	}
 	if errors.Is(err, io.EOF) { // some brokers only hang up on a client that they do not like
-		return fmt.Errorf("looking topics up at %s: the broker closes the connection: check security.protocol, sasl.mechanism, sasl.username and sasl.password: %w; it is tried again by itself",
-			strings.Join(c.cfg.Brokers, ","), err)
+		return fmt.Errorf("looking topics up at %s: the broker closes the connection: check security.protocol, sasl.mechanism, sasl.username and sasl.password: %w%s",
+			strings.Join(c.cfg.Brokers, ","), err, c.again())
 	}
-	return fmt.Errorf("looking topics up at %s: %w; it is tried again by itself", strings.Join(c.cfg.Brokers, ","), err)
+	return fmt.Errorf("looking topics up at %s: %w%s", strings.Join(c.cfg.Brokers, ","), err, c.again())
+}
+
+// again is what becomes of an error of the brokers. A probe looks once, and promises nothing.
+func (c *Consumer) again() string {
+	if c.probe {
+		return ""
+	}
+	return "; it is tried again by itself"
+}
+
+// read is when a topic is read that is not there.
+func (c *Consumer) read(when string) string {
+	if c.probe {
+		return "create it, or correct the configuration; a running pipeline reads it " + when
+	}
+	return "it is read " + when
 }
 
 // settings are what matters of a topic's settings.

@@ -83,6 +83,7 @@ type Consumer struct {
 	fetch *kgo.Client
 	admin *kadm.Client
 	seat  *seat // nil: none
+	probe bool  // looks once
 
 	slices   slicePool
 	closing  atomic.Bool

@@ -364,6 +364,14 @@ func TestUnreachableBrokerIsReported(t *testing.T) { // G11
 	require.ErrorContains(t, err, "tried again by itself")
 	c.group.Close()
 	c.fetch.Close()
+
+	// Who looks once, as `icestream check` does, is not told that it is tried again.
+	_, _, err = Probe(t.Context(), cfg)
+	require.ErrorContains(t, err, "127.0.0.1:1")
+	require.NotContains(t, err.Error(), "by itself")
+	_, _, err = Probe(t.Context(), config(cluster(t), "nope"))
+	require.ErrorIs(t, err, ErrGone)
+	require.ErrorContains(t, err, "create it, or correct the configuration")
 }
 
 func TestFullQueueIsPausedAndGoesOn(t *testing.T) { // G7

@@ -34,7 +34,7 @@ func Probe(ctx context.Context, cfg Config) (cluster string, topics map[string]T
 		return "", nil, fmt.Errorf("making the Kafka client: %w", err)
 	}
 	defer client.Close()
-	c := &Consumer{cfg: cfg, h: probeGroup{}, fetch: client, admin: kadm.NewClient(client)}
+	c := &Consumer{cfg: cfg, h: probeGroup{}, probe: true, fetch: client, admin: kadm.NewClient(client)}
 	if cfg.Pattern != nil {
 		if c.whole, err = regexp.Compile(wholeName(cfg.Pattern)); err != nil {
 			return "", nil, fmt.Errorf("%w: pattern %q: %w", ErrConfig, cfg.Pattern, err)
