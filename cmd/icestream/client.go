@@ -25,6 +25,8 @@ type target struct {
 	dir    string
 	addr   string
 	set    []string
+
+	loaded *config.Config // kept, so that warnings come once
 }
 
 // flags adds the ways to name an installation.
@@ -46,6 +48,9 @@ func (t *target) path() string {
 // load reads the configuration that the flags name. Every complaint about it
 // ends the command with the exit code for configuration.
 func (t *target) load(cmd *cobra.Command) (*config.Config, error) {
+	if t.loaded != nil {
+		return t.loaded, nil
+	}
 	path := t.path()
 	if t.dir != "" {
 		if _, err := os.Stat(path); err != nil {
@@ -64,7 +69,11 @@ func (t *target) load(cmd *cobra.Command) (*config.Config, error) {
 	for _, w := range warnings {
 		cmd.PrintErrln("warning:", w)
 	}
-	return c, run.WithCode(run.BadConfig, err)
+	if err != nil {
+		return c, run.WithCode(run.BadConfig, err)
+	}
+	t.loaded = c
+	return c, nil
 }
 
 // file loads the configuration for a command that is nothing without one.
@@ -122,7 +131,7 @@ func (t *target) reach(ctx context.Context, addr string) error {
 		return ctx.Err()
 	case t.dir != "" && t.addr == "":
 		return fault.New(fault.Unavailable, "nothing is running in %s: `icestream dev --dir %s --keep --follow` goes on with it; "+
-			"read, audit, quarantine list and show, schema show and history work without", t.dir, t.dir)
+			"read, audit, offsets show, quarantine list and show, schema show and history work without", t.dir, t.dir)
 	default:
 		return fault.New(fault.Unavailable, "nothing answers at %s: is the service running, and is this its address "+
 			"(discovery in the configuration, or --addr)? %w", addr, err)

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,8 +65,13 @@ func tablesCommand() *cobra.Command {
 			if format == "json" {
 				return printProto(cmd, list)
 			}
+			amiss := t.commitsAmiss(cmd)
 			rows := make([][]string, 0, len(list.GetTables()))
 			for _, s := range list.GetTables() {
+				if why := amiss[s.GetTable()]; why != "" {
+					word, _, _ := strings.Cut(why, ": ")
+					s.State += ", commits " + word
+				}
 				rows = append(rows, []string{
 					s.GetTable(), strconv.FormatInt(s.GetSnapshotId(), 10),
 					strconv.FormatInt(s.GetHotRows(), 10), bytesForPeople(s.GetHotBytes()), s.GetState(),
@@ -92,10 +99,11 @@ func describeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			why := t.commitsAmiss(cmd)[args[0]]
 			if format == "json" {
-				return printProto(cmd, d)
+				return printDescribed(cmd, d, why)
 			}
-			return printDescription(cmd, d)
+			return printDescription(cmd, d, why)
 		},
 	}
 	t.flags(cmd)
@@ -103,12 +111,56 @@ func describeCommand() *cobra.Command {
 	return cmd
 }
 
-func printDescription(cmd *cobra.Command, d *readstatev1.DescribeTableResponse) error {
+// commitsAmiss asks the committer why tables are not committed to as they should
+// be: readers are served what the log holds, whatever becomes of the table. It is
+// empty where no committer can be asked.
+func (t *target) commitsAmiss(cmd *cobra.Command) map[string]string {
+	out := map[string]string{}
+	if t.addr != "" {
+		return out // the address is that of another service
+	}
+	c, err := t.load(cmd)
+	if err != nil {
+		return out // the answer itself came without
+	}
+	st, err := t.askStatus(cmd.Context(), c.Discovery.Committer)
+	if err != nil {
+		cmd.PrintErrln("warning: the committer does not say how its tables are:", fault.Describe(err))
+		return out
+	}
+	for _, comp := range st.GetComponents() {
+		if table, ok := strings.CutPrefix(comp.GetName(), "committer/table "); ok && !comp.GetReady() {
+			out[table] = comp.GetReason()
+		}
+	}
+	return out
+}
+
+// printDescribed prints the answer as JSON, with what the committer says.
+func printDescribed(cmd *cobra.Command, d *readstatev1.DescribeTableResponse, why string) error {
+	text, err := protoJSON(d)
+	if err != nil || why == "" {
+		return errors.Join(err, printJSON(cmd.OutOrStdout(), text))
+	}
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return fmt.Errorf("printing the answer: %w", err)
+	}
+	if fields["commits"], err = json.Marshal(why); err != nil {
+		return fmt.Errorf("printing the answer: %w", err)
+	}
+	return printJSON(cmd.OutOrStdout(), fields)
+}
+
+func printDescription(cmd *cobra.Command, d *readstatev1.DescribeTableResponse, why string) error {
 	uuid, err := wire.UUIDFromProto(d.GetSummary().GetTableUuid())
 	if err != nil {
 		return err
 	}
 	cmd.Printf("table %s, uuid %s, %s\n", d.GetSummary().GetTable(), uuid, d.GetSummary().GetState())
+	if why != "" {
+		cmd.Printf("commits %s\nwhat follows is what the log knew last\n", why)
+	}
 	cmd.Printf("snapshot %d, committed %s, log epoch %d, writer epoch %d, %d hot rows\n\n", d.GetCommit().GetSnapshotId(),
 		time.UnixMicro(d.GetCommit().GetCommitTime()).UTC().Format(time.RFC3339), d.GetLogEpoch(), d.GetCommit().GetWriterEpoch(),
 		d.GetSummary().GetHotRows())

@@ -14,6 +14,7 @@ import (
 
 	"github.com/icestream/icestream/internal/boot"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/near"
 	"github.com/icestream/icestream/internal/run"
 )
 
@@ -34,12 +35,34 @@ func execute(ctx context.Context, args []string, out, errs io.Writer) run.Code {
 	if err == nil {
 		return run.OK
 	}
+	err = hintAtCommand(root, err)
 	stopped := ctx.Err() != nil && errors.Is(err, context.Canceled) // the user knows
 	if !errors.Is(err, errSilent) && !stopped {
 		_, _ = fmt.Fprintln(errs, "icestream:", describe(err))
 	}
 	return exitCode(ctx, err)
 }
+
+// hintAtCommand says behind an unknown command which one was meant perhaps.
+func hintAtCommand(root *cobra.Command, err error) error {
+	var word string
+	if n, _ := fmt.Sscanf(err.Error(), unknownCommand+" %q", &word); n != 1 {
+		return err
+	}
+	var names []string
+	for _, c := range root.Commands() {
+		names = append(names, c.Name())
+		for _, sub := range c.Commands() {
+			if sub.Name() == word {
+				return fmt.Errorf("%w; did you mean %s?", err, sub.CommandPath())
+			}
+		}
+	}
+	return fmt.Errorf("%w%s; `icestream --help` lists all", err, near.Hint(word, names))
+}
+
+// unknownCommand begins cobra's error, which has no type.
+const unknownCommand = "unknown command"
 
 // describe prints an error for people, joined ones each on a line of its own.
 func describe(err error) string {
@@ -80,7 +103,7 @@ func exitCode(ctx context.Context, err error) run.Code {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return run.Dependency
 	}
-	if strings.HasPrefix(err.Error(), "unknown command") {
+	if strings.HasPrefix(err.Error(), unknownCommand) {
 		return run.CannotTell
 	}
 	return run.Internal
@@ -94,6 +117,8 @@ func rootCommand() *cobra.Command {
 		Version:       boot.Version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		// Hints are ours, on the same line.
+		DisableSuggestions: true,
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return run.WithCode(run.CannotTell, fmt.Errorf("%w; `%s --help` shows the flags", err, cmd.CommandPath()))
@@ -123,7 +148,7 @@ func group(use, short string, subs ...*cobra.Command) *cobra.Command {
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		given := "got none"
 		if len(args) > 0 {
-			given = fmt.Sprintf("not %q", args[0])
+			given = fmt.Sprintf("not %q%s", args[0], near.Hint(args[0], verbs))
 		}
 		return fault.New(fault.InvalidArgument, "%s wants a verb: %s, %s", use, strings.Join(verbs, " or "), given)
 	}

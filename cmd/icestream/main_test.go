@@ -32,7 +32,12 @@ func TestWrongUsageEndsWithTwoAndSaysWhatIsRight(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"dv"}, "unknown command"},
+		{[]string{"dv"}, "did you mean dev?; `icestream --help` lists all"},
+		{[]string{"ofsets", "show", "a.b"}, "did you mean offsets?"},
+		{[]string{"replay", "a.b"}, "did you mean icestream quarantine replay?"},
+		{[]string{"schmea"}, "did you mean schema?"},
+		{[]string{"frobnicate"}, `unknown command "frobnicate" for "icestream"; ` + "`icestream --help` lists all"},
+		{[]string{"quarantine", "lst", "a.b"}, `not "lst"; did you mean list?`},
 		{[]string{"dev", "--recods", "5"}, "icestream dev --help"},
 		{[]string{"dev", "--plant", "rose"}, "lose, double, alter"},
 		{[]string{"dev", "--no-generator"}, "--follow"},

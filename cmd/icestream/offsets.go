@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -9,7 +10,10 @@ import (
 
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/run"
+	"github.com/icestream/icestream/internal/stack"
+	"github.com/icestream/icestream/internal/wire"
 	"github.com/icestream/icestream/services/committer"
 )
 
@@ -81,7 +85,7 @@ func offsetsResetCommand() *cobra.Command {
 	var t target
 	var format, to, reason string
 	var parts []string
-	var yes bool
+	var yes, unchecked bool
 	cmd := &cobra.Command{
 		Use:   "reset TABLE",
 		Short: "Decide where a table goes on that somebody rolled back",
@@ -91,15 +95,17 @@ func offsetsResetCommand() *cobra.Command {
   --to copy    go on where the copy in the table property says: what a roll-back took is given up and counted as lost,
                what commits that it took had put into quarantine too
   --partition  move a partition forward; what lies between is given up and counted as lost (repeatable). Never back:
-               the table holds the rows, and they would land twice
+               the table holds the rows, and they would land twice. Nor beyond the end of Kafka's log, which is asked
+               first: with --unchecked it is not
 
-Without --yes it only says what would be done. The decision is kept in the table, and the audit shows it.`,
+Without --yes it only says what would be done, and what Kafka has no more of it. The decision is kept in the table, and
+the audit shows it.`,
 		Example: `  icestream offsets reset -c icestream.yaml shop.orders --to table
   icestream offsets reset -c icestream.yaml shop.orders --to table --reason "rolled back by mistake" --yes
   icestream offsets reset -c icestream.yaml shop.orders --partition orders/orders/3=120000 --yes`,
 		Args: oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := &committerv1.ResetOffsetsRequest{Table: args[0], Reason: reason, DryRun: !yes}
+			req := &committerv1.ResetOffsetsRequest{Table: args[0], Reason: reason, Unchecked: unchecked}
 			switch to {
 			case "":
 			case "table":
@@ -116,7 +122,7 @@ Without --yes it only says what would be done. The decision is kept in the table
 				}
 				req.Forward = append(req.Forward, f)
 			}
-			a, err := ask(cmd, &t, committerOf, callTimeout, committerv1.NewAdminServiceClient, committerv1.AdminServiceClient.ResetOffsets, req)
+			a, err := t.resetOffsets(cmd, req, yes)
 			if err != nil {
 				return err
 			}
@@ -132,7 +138,67 @@ Without --yes it only says what would be done. The decision is kept in the table
 	cmd.Flags().StringArrayVar(&parts, "partition", nil, "partition to move forward, as pipeline/topic/partition=offset")
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for whoever audits the table later")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it; without, only say what would be done")
+	cmd.Flags().BoolVar(&unchecked, "unchecked", false, "do not ask Kafka whether it has the offsets: what comes below them is never read")
 	return cmd
+}
+
+// resetOffsets asks what would be done, then Kafka for what it holds of that, and
+// then the committer, which judges both.
+func (t *target) resetOffsets(cmd *cobra.Command, req *committerv1.ResetOffsetsRequest, yes bool) (*committerv1.ResetOffsetsResponse, error) {
+	send := func(req *committerv1.ResetOffsetsRequest) (*committerv1.ResetOffsetsResponse, error) {
+		return ask(cmd, t, committerOf, callTimeout, committerv1.NewAdminServiceClient, committerv1.AdminServiceClient.ResetOffsets, req)
+	}
+	if !req.GetUnchecked() {
+		plan, err := send(&committerv1.ResetOffsetsRequest{Table: req.GetTable(), Base: req.GetBase(), Forward: req.GetForward(), DryRun: true, Unchecked: true})
+		if err != nil {
+			return nil, err
+		}
+		var topics []string
+		for _, p := range plan.GetPartitions() {
+			topics = append(topics, p.GetPartition().GetTopic())
+		}
+		slices.Sort(topics)
+		req.Log, err = t.kafkaHolds(cmd, slices.Compact(topics))
+		switch {
+		case err != nil && len(req.GetForward()) > 0:
+			return nil, fault.New(fault.ReasonOf(err), "resetting table %s: whether Kafka has the offset is not known, and positions never go back: %w; --unchecked moves on without a look",
+				req.GetTable(), err)
+		case err != nil:
+			cmd.PrintErrln("warning: what Kafka still has of it is not known:", fault.Describe(err))
+		}
+	}
+	req.DryRun = !yes
+	return send(req)
+}
+
+// kafkaHolds is what Kafka holds of topics. One that is gone has nothing.
+func (t *target) kafkaHolds(cmd *cobra.Command, topics []string) ([]*committerv1.LogExtent, error) {
+	c, err := t.file(cmd)
+	if err != nil {
+		return nil, err
+	}
+	log, err := stack.OpenKafkaLog(c)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	var out []*committerv1.LogExtent
+	for _, name := range topics {
+		topic, err := log.Topic(cmd.Context(), name)
+		if fault.ReasonOf(err) == fault.NotFound {
+			cmd.PrintErrf("warning: Kafka has no topic %s\n", name)
+			continue
+		}
+		if err != nil {
+			return out, err
+		}
+		for n, r := range topic.Partitions {
+			out = append(out, &committerv1.LogExtent{
+				Partition: wire.PartitionToProto(ident.Partition{Topic: name, TopicID: topic.ID, Number: n}), Cluster: topic.Cluster, Range: wire.RangeToProto(r),
+			})
+		}
+	}
+	return out, nil
 }
 
 // parseForward reads pipeline/topic/partition=offset; what stands before the
@@ -166,6 +232,11 @@ func printReset(cmd *cobra.Command, table string, a *committerv1.ResetOffsetsRes
 	}
 	if err := printTable(cmd.OutOrStdout(), []string{"PARTITION", "TABLE", "COPY", "GOES ON AT", "READ AGAIN", "LOST"}, rows); err != nil {
 		return err
+	}
+	for _, p := range a.GetPartitions() {
+		if p.GetRemark() != "" {
+			cmd.Printf("%s/%s/%d: %s\n", p.GetPartition().GetPipeline(), p.GetPartition().GetTopic(), p.GetPartition().GetNumber(), p.GetRemark())
+		}
 	}
 	if done {
 		cmd.Printf("%s was reset in snapshot %d; log epoch %d begins\n", table, a.GetSnapshotId(), a.GetLogEpoch())

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +13,7 @@ import (
 
 	adminv1 "github.com/icestream/icestream/gen/go/icestream/admin/v1"
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
+	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/services/committer"
@@ -159,9 +162,10 @@ func quarantineShowCommand() *cobra.Command {
 		Use:   "show TABLE",
 		Short: "Show quarantined records: key, value, headers, schema id, reason and error",
 		Long: `Show quarantined records: key, value, headers, schema id, reason and error, in the order of their offsets. Bytes are shown
-as hex; with -o json, one object a line, as base64. Needs only the catalog and the files.`,
+as hex; with -o json, one object a line, as base64. Needs only the catalog and the files. Where none matches it says so,
+with exit code 0.`,
 		Example: `  icestream quarantine show -c icestream.yaml shop.orders --partition 0 --offset 4711
-  icestream quarantine show -c icestream.yaml shop.orders --reason bad_magic --limit 3 -o json`,
+  icestream quarantine show -c icestream.yaml shop.orders --reason frame_missing --limit 3 -o json`,
 		Args: oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := q.filter(cmd)
@@ -174,11 +178,18 @@ as hex; with -o json, one object a line, as base64. Needs only the catalog and t
 				return err
 			}
 			defer closePeers()
-			show := func(r committer.QuarantinedRecord) error { return printRecord(cmd, r, full) }
-			if format == "json" {
-				show = func(r committer.QuarantinedRecord) error { return printLine(cmd.OutOrStdout(), r) }
+			shown := 0
+			err = committer.ShowQuarantine(cmd.Context(), c, args[0], f, limit, func(r committer.QuarantinedRecord) error {
+				shown++
+				if format == "json" {
+					return printLine(cmd.OutOrStdout(), r)
+				}
+				return printRecord(cmd, r, full)
+			})
+			if err == nil && shown == 0 {
+				err = nothingMatches(cmd, c, args[0], f)
 			}
-			return committer.ShowQuarantine(cmd.Context(), c, args[0], f, limit, show)
+			return err
 		},
 	}
 	t.flags(cmd)
@@ -188,6 +199,32 @@ as hex; with -o json, one object a line, as base64. Needs only the catalog and t
 	cmd.Flags().BoolVar(&waiting, "waiting", false, "leave out what was replayed")
 	outputFlag(cmd, &format, "table", "json")
 	return cmd
+}
+
+// nothingMatches says that no record was found, and what the table has instead.
+func nothingMatches(cmd *cobra.Command, c *config.Config, table string, f committer.QuarantineFilter) error {
+	all, err := committer.CountQuarantine(cmd.Context(), c, table, committer.QuarantineFilter{})
+	if err != nil {
+		return err
+	}
+	has := map[string]int64{}
+	var records int64
+	for _, n := range all.Counts {
+		has[n.Reason] += n.Records
+		records += n.Records
+	}
+	switch {
+	case records == 0:
+		cmd.PrintErrf("%s has no quarantined record\n", table)
+	case f.Reason != "" && has[f.Reason] == 0:
+		cmd.PrintErrf("no quarantined record of %s has the reason %s; it has %s\n", table, f.Reason, strings.Join(slices.Sorted(maps.Keys(has)), ", "))
+	default:
+		cmd.PrintErrf("none of the %d quarantined records of %s matches; `icestream quarantine list` counts them by partition, reason and schema id\n", records, table)
+	}
+	if all.Pending > 0 {
+		cmd.PrintErrf("%d more are committed and not in the quarantine table yet\n", all.Pending)
+	}
+	return nil
 }
 
 func printRecord(cmd *cobra.Command, r committer.QuarantinedRecord, full bool) error {

@@ -21,6 +21,7 @@ type operators struct {
 	committerv1.UnimplementedAdminServiceServer
 
 	replays []*committerv1.ReplayQuarantineRequest
+	resets  []*committerv1.ResetOffsetsRequest
 	answer  *committerv1.ReplayQuarantineResponse
 	policy  *policies
 }
@@ -81,14 +82,14 @@ func TestAReplaySaysWhatLandedAndWhatStays(t *testing.T) {
 	o := &operators{policy: &policies{name: "stop"}, answer: &committerv1.ReplayQuarantineResponse{
 		Selected: 5, Replayed: 3, Marked: true,
 		Snapshots: []*committerv1.ReplaySnapshot{{SnapshotId: 77, Rows: 3, CommitId: "c-1"}},
-		Refusals:  []*committerv1.ReplayRefusal{{Reason: "bad_magic", Count: 2, First: "p/orders[0] offset 9", Error: "it begins with {\x1b"}},
+		Refusals:  []*committerv1.ReplayRefusal{{Reason: "frame_missing", Count: 2, First: "p/orders[0] offset 9", Error: "it begins with {\x1b"}},
 	}}
 	cli := o.cli(t)
 	out, _, code := cli("quarantine", "replay", "shop.orders", "--partition", "0", "--from", "0", "--schema-id", "0", "--reason", "schema_unknown")
 	require.Equal(t, run.Violated, code, "some stay")
 	require.Contains(t, out, "3 of 5 quarantined records were replayed")
 	require.Contains(t, out, "snapshot 77: 3 rows, commit c-1")
-	require.Contains(t, out, "bad_magic: it begins with {·", "no control characters of the data")
+	require.Contains(t, out, "frame_missing: it begins with {·", "no control characters of the data")
 	f := o.replays[0].GetFilter()
 	require.NotNil(t, f.Partition, "zero is a partition")
 	require.NotNil(t, f.From)

@@ -19,8 +19,8 @@ import (
 	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
 	typesv1 "github.com/icestream/icestream/gen/go/icestream/types/v1"
 	"github.com/icestream/icestream/internal/arrowx"
-	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/wire"
 )
 
@@ -121,7 +121,8 @@ func (t *target) scan(cmd *cobra.Command, req *readstatev1.ScanRequest, format s
 			return t.scanOffline(cmd, req, format)
 		}
 	} else if isQuarantine(req.GetTable()) {
-		return fault.New(fault.Unsupported, "%s is a quarantine table: it is never hot, so read it with any engine that reads Iceberg", req.GetTable())
+		return fault.New(fault.Unsupported, "%s is a quarantine table: it is never hot, so read it with `icestream quarantine show %s`, or any engine that reads Iceberg",
+			req.GetTable(), strings.TrimSuffix(req.GetTable(), ident.QuarantineSuffix))
 	}
 	conn, err := t.dial(cmd, readstateOf)
 	if err != nil {
@@ -132,7 +133,10 @@ func (t *target) scan(cmd *cobra.Command, req *readstatev1.ScanRequest, format s
 }
 
 // isQuarantine tells quarantine tables by their name; no pipeline may write one so named.
-func isQuarantine(table string) bool { return strings.HasSuffix(table, config.QuarantineSuffix) }
+func isQuarantine(table string) bool {
+	_, ok := ident.MainTable(table)
+	return ok
+}
 
 // printScan prints the rows, and on errs one line with the position.
 func printScan(ctx context.Context, conn grpc.ClientConnInterface, req *readstatev1.ScanRequest, format string, out, errs io.Writer) error {
@@ -237,6 +241,9 @@ func tailCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail TABLE",
 		Short: "Print rows as they become visible, without end",
+		Long: `Print rows as they become visible, without end. It begins at the committed positions: first come the rows that are hot
+now, then each as it arrives. --from-start begins with the first row of the table. A connection that breaks is taken up
+where it broke, without a row twice or missing.`,
 		Example: `  icestream tail --dir ./icestream-dev shop.orders --columns order_id,_lsn
   icestream tail -c icestream.yaml shop.orders --from-start -o json`,
 		Args: oneArgument,

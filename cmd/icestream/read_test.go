@@ -162,6 +162,7 @@ func TestAFolderInWhichNothingRunsIsReadFromItsCatalog(t *testing.T) {
 	code, rows, errs = icestream(t, "offsets", "show", "--dir", dir, "shop.orders")
 	require.EqualValues(t, 0, code, errs)
 	require.Contains(t, rows, "orders/orders/0")
+	const quarantine, sayMain = "shop.orders__quarantine", "is the quarantine table of shop.orders: say shop.orders"
 	for _, c := range []struct {
 		args []string
 		code run.Code
@@ -171,11 +172,27 @@ func TestAFolderInWhichNothingRunsIsReadFromItsCatalog(t *testing.T) {
 		{[]string{"read", "shop.orders", "--columns", "nope"}, run.CannotTell, `no column "nope"`},
 		{[]string{"read", "shop.orders", "--at", "lsn:1"}, run.Dependency, "nothing is running"},
 		{[]string{"tail", "shop.orders"}, run.Dependency, "nothing is running"},
-		{[]string{"audit", "shop.nope"}, run.CannotTell, "CANNOT TELL: table: loading table shop.nope: there is no such table"},
+		{[]string{"audit", "shop.order"}, run.CannotTell, "there is no such table"},
+		{[]string{"audit", "shop.order"}, run.CannotTell, "did you mean shop.orders?"},
+		{[]string{"audit", "shp.orders"}, run.CannotTell, "did you mean shop.orders?"},
+		{[]string{"offsets", "show", "shop.order"}, run.CannotTell, "did you mean shop.orders?"},
+		{[]string{"schema", "show", "shop.order"}, run.CannotTell, "did you mean shop.orders?"},
+		{[]string{"commit", "shop.orders"}, run.Dependency, "read, audit, offsets show, quarantine list and show"},
+		{[]string{"audit", quarantine}, run.CannotTell, sayMain},
+		{[]string{"offsets", "show", quarantine}, run.CannotTell, sayMain},
+		{[]string{"quarantine", "list", quarantine}, run.CannotTell, sayMain},
+		{[]string{"quarantine", "show", quarantine}, run.CannotTell, sayMain},
+		{[]string{"schema", "show", quarantine}, run.CannotTell, sayMain},
+		{[]string{"schema", "history", quarantine}, run.CannotTell, sayMain},
+		{[]string{"quarantine", "show", "shop.orders", "--reason", "bad_magic"}, run.OK, "no quarantined record of shop.orders has the reason bad_magic; it has "},
+		{[]string{"quarantine", "show", "shop.orders", "--partition", "77"}, run.OK, "quarantined records of shop.orders matches"},
 		{[]string{"offsets", "reset", "shop.orders", "--to", "table"}, run.Dependency, "nothing is running"},
 	} {
 		code, rows, errs = icestream(t, append(c.args, "--dir", dir)...)
 		require.Equal(t, c.code, code, "%v: %s", c.args, errs)
 		require.Contains(t, rows+errs, c.says, "%v", c.args)
+		if c.code != run.OK {
+			require.Empty(t, rows, "%v: a refusal is no report", c.args)
+		}
 	}
 }

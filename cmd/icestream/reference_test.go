@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -71,5 +72,44 @@ func writeCommand(page *bytes.Buffer, c *cobra.Command) {
 	})
 	if rows.Len() > 0 {
 		fmt.Fprintf(page, "\n| flag | default | |\n| --- | --- | --- |\n%s", rows.String())
+	}
+}
+
+// Whoever copies an example finds something: every reason that help and documents
+// name is one that records can be quarantined for.
+func TestReasonsOfExamplesAreGiven(t *testing.T) {
+	var code strings.Builder
+	ingest := filepath.Join("..", "..", "services", "ingest")
+	require.NoError(t, filepath.WalkDir(ingest, func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		code.Write(text)
+		return err
+	}))
+	var texts strings.Builder
+	writeHelp(&texts, rootCommand())
+	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
+	require.NoError(t, err)
+	plans, err := filepath.Glob(filepath.Join("..", "..", "docs", "design", "*.md"))
+	require.NoError(t, err)
+	for _, path := range append(append(pages, plans...), filepath.Join("..", "..", "README.md")) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		texts.Write(text)
+	}
+	example := regexp.MustCompile(`--reason ([a-z][a-z_]+)`)
+	found := example.FindAllStringSubmatch(texts.String(), -1)
+	require.NotEmpty(t, found)
+	for _, m := range found {
+		require.Contains(t, code.String(), `"`+strings.TrimPrefix(m[1], "key_")+`"`, "no record is quarantined for %s", m[1])
+	}
+}
+
+func writeHelp(w *strings.Builder, c *cobra.Command) {
+	fmt.Fprintln(w, c.Long, c.Example)
+	for _, sub := range c.Commands() {
+		writeHelp(w, sub)
 	}
 }

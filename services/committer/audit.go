@@ -85,5 +85,5 @@ func Audit(ctx context.Context, settings *config.Config, table string, o AuditOp
 		return Report{}, err
 	}
 	report, err := lake.Audit(ctx, l, table, lake.AuditOptions{Deep: o.Deep, Memory: o.Memory, Log: o.Kafka, Progress: o.Progress})
-	return Report{Report: report, Verdict: Verdict(report.Verdict)}, errors.Join(err, l.Close())
+	return Report{Report: report, Verdict: Verdict(report.Verdict)}, errors.Join(meant(ctx, l, table, err), l.Close())
 }

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/icestream/icestream/internal/config"
+	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/near"
 	"github.com/icestream/icestream/services/committer/internal/lake"
 )
 
@@ -80,17 +82,39 @@ type QuarantineHeader struct {
 	Value []byte `json:"value"`
 }
 
-// withTable opens a table with the catalog section of the settings, for reading.
+// withTable opens a table of ours with the catalog section of the settings, for
+// reading. One that is none, or the quarantine of another, is refused: it has
+// nothing to tell, which would pass for good news.
 func withTable(ctx context.Context, settings *config.Config, table string, read func(*lake.Table) error) error {
 	l, err := lake.Open(ctx, lakeConfig(settings.Catalog), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
-	t, err := l.Load(ctx, table)
+	t, err := loadTable(ctx, l, table)
+	if err == nil {
+		err = t.Refuse()
+	}
 	if err == nil {
 		err = read(t)
 	}
 	return errors.Join(err, l.Close())
+}
+
+// loadTable loads a table for somebody who may have mistyped its name.
+func loadTable(ctx context.Context, l *lake.Lake, name string) (*lake.Table, error) {
+	t, err := l.Load(ctx, name)
+	return t, meant(ctx, l, name, err)
+}
+
+// meant adds to the error that there is no such table which one was meant perhaps.
+func meant(ctx context.Context, l *lake.Lake, name string, err error) error {
+	if !Missing(err) {
+		return err
+	}
+	if hint := near.Table(name, l.Main(ctx, name)); hint != "" {
+		return fault.New(fault.UnknownTable, "%w%s", err, hint)
+	}
+	return err
 }
 
 // CountQuarantine counts the quarantined records of a main table. It only reads,

@@ -58,7 +58,10 @@ func ReadSchema(ctx context.Context, settings *config.Config, table string, log 
 	if err != nil {
 		return nil, err
 	}
-	t, err := l.Load(ctx, table)
+	t, err := loadTable(ctx, l, table)
+	if err == nil {
+		err = t.RefuseQuarantine()
+	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}

@@ -60,6 +60,12 @@ func TestOffsetsThatRetentionTookAreAccountedFor(t *testing.T) {
 			want = lost
 		}
 		require.Equal(t, want, p.Skipped["lost"], "partition %d", p.Partition)
+		told := int64(0)
+		for _, l := range p.Lost {
+			require.EqualValues(t, "gone", l.Why)
+			told += l.Next - l.First
+		}
+		require.Equal(t, want, told, "the table says which offsets are lost, partition %d", p.Partition)
 	}
 }
 

@@ -10,6 +10,9 @@ import (
 
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
 	"github.com/icestream/icestream/internal/discovery"
+	"github.com/icestream/icestream/internal/ident"
+	suite "github.com/icestream/icestream/internal/stack"
+	"github.com/icestream/icestream/internal/wire"
 	"github.com/icestream/icestream/services/committer"
 )
 
@@ -33,7 +36,7 @@ func TestARolledBackTableIsReadAgainAfterAReset(t *testing.T) {
 	})
 	l.begin("orders", 3, 1000, 0) // the next commit finds it
 	l.wait()
-	says := []string{"shop.orders", "somebody rolled it back", "icestream offsets reset shop.orders --to table"}
+	says := []string{"shop.orders", "somebody rolled it back", "orders/orders[0] ", "; orders/orders[1] ", "; orders/orders[2] ", "icestream offsets reset shop.orders --to table", "--to copy"}
 	w.red(discovery.Committer, says...)
 	w.restart(discovery.Committer)
 	w.red(discovery.Committer, says...)
@@ -84,9 +87,21 @@ func TestPartitionsAreMovedForwardByAnOperator(t *testing.T) {
 	l.wait()
 	end := w.kafka.EndOffsets("orders")[0]
 	admin := committerv1.NewAdminServiceClient(w.dial(discovery.Committer))
-	done, err := admin.ResetOffsets(t.Context(), &committerv1.ResetOffsetsRequest{
-		Table: "shop.orders", Reason: "poisonous", Forward: []*committerv1.ResetForward{{Offset: end - 300}},
-	})
+	req := &committerv1.ResetOffsetsRequest{Table: "shop.orders", Reason: "poisonous", Forward: []*committerv1.ResetForward{{Offset: end + 1}}}
+	_, err := admin.ResetOffsets(t.Context(), req)
+	require.ErrorContains(t, err, "it is not known whether Kafka has that offset")
+	log, err := suite.OpenKafkaLog(w.settings)
+	require.NoError(t, err)
+	defer log.Close()
+	topic, err := log.Topic(t.Context(), "orders")
+	require.NoError(t, err)
+	req.Log = []*committerv1.LogExtent{{
+		Partition: wire.PartitionToProto(ident.Partition{Topic: "orders", TopicID: topic.ID}), Cluster: topic.Cluster, Range: wire.RangeToProto(topic.Partitions[0]),
+	}}
+	_, err = admin.ResetOffsets(t.Context(), req)
+	require.ErrorContains(t, err, "do not exist yet")
+	req.Forward[0].Offset = end - 300
+	done, err := admin.ResetOffsets(t.Context(), req)
 	require.NoError(t, err)
 	require.Equal(t, end-300, done.GetPartitions()[0].GetNext())
 	require.Equal(t, end-300-2000, done.GetPartitions()[0].GetLost())

@@ -18,6 +18,7 @@ import (
 	"github.com/icestream/icestream/internal/boot"
 	"github.com/icestream/icestream/internal/devpeers/orders"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/wire"
 	"github.com/icestream/icestream/services/committer"
@@ -281,7 +282,7 @@ func (d *driver) verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	quarantine, err := d.check.quarantine(ctx, d.peers.catalog, []string{name[0], name[1] + "__quarantine"})
+	quarantine, err := d.check.quarantine(ctx, d.peers.catalog, []string{name[0], name[1] + ident.QuarantineSuffix})
 	if err != nil {
 		return err
 	}
@@ -340,14 +341,18 @@ func (d *driver) summary(union, files, quarantine orders.Report) string {
 		}
 		return "WRONG"
 	}
+	reads := "none: the run was over before the first"
+	if n := d.readsChecked.Load(); n > 0 {
+		reads = count(n) + ", each exact"
+	}
 	return fmt.Sprintf(`verified against the generator's ledger, as multisets of (partition, offset, row checksum):
-  reads while records flowed   %s, each exact
+  reads while records flowed   %s
   union of hot and cold        %s: %s rows
   files of the table           %s: %s rows, read without our code
   quarantine                   %s: %s records, byte for byte
   skipped                      %s tombstones
   time                         first hot row after %.1f s, everything after %.1f s`,
-		count(d.readsChecked.Load()), mark(union.OK()), count(union.Seen), mark(files.OK()), count(files.Seen), mark(quarantine.OK()),
+		reads, mark(union.OK()), count(union.Seen), mark(files.OK()), count(files.Seen), mark(quarantine.OK()),
 		count(quarantine.Seen), count(d.ledger.Count(orders.OutcomeSkip)), d.firstHot.Seconds(), time.Since(d.started).Seconds())
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/near"
 	"github.com/icestream/icestream/internal/obs"
 	"github.com/icestream/icestream/internal/readapi"
 	"github.com/icestream/icestream/services/buffer/internal/table"
@@ -152,7 +153,8 @@ func (h *Host) Table(name string) (readapi.Source, error) {
 	defer h.mu.Unlock()
 	l := h.logs[name]
 	if l == nil {
-		return nil, fault.New(fault.UnknownTable, "table %s is not known to this buffer: its committer opens tables when a pipeline feeds them", name)
+		return nil, fault.New(fault.UnknownTable, "table %s is not known to this buffer: its committer opens tables when a pipeline feeds them%s",
+			name, near.Table(name, slices.Sorted(maps.Keys(h.logs))))
 	}
 	return source{l}, nil
 }

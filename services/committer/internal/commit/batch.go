@@ -52,8 +52,9 @@ type Advance struct {
 	Range       ident.Range
 	LeaderEpoch int32 // of the last record, -1 unknown
 	Count       lake.Totals
-	NewestTime  time.Time // of the newest record, zero when there was none
-	CaughtUp    bool      // the range ends at the partition's stable end
+	Lost        []ident.Range // of Count, those that are lost
+	NewestTime  time.Time     // of the newest record, zero when there was none
+	CaughtUp    bool          // the range ends at the partition's stable end
 }
 
 // Add extends the advance by a range that begins where it ends, with what became
@@ -71,6 +72,9 @@ func (a *Advance) Add(within ident.Range, rows, quarantined int64, skips []event
 			a.Count.Skipped = make(map[event.SkipReason]int64)
 		}
 		a.Count.Skipped[s.Reason] += n
+		if s.Reason == event.SkipLost {
+			a.Lost = append(a.Lost, ident.Range{First: max(s.First, within.First), Next: min(s.Next, within.Next)})
+		}
 	}
 }
 

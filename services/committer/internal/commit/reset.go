@@ -36,12 +36,17 @@ type Order struct {
 	Forward []Forward
 	Reason  string
 	DryRun  bool
+	// Log is what Kafka holds, as far as somebody has looked; Unchecked moves
+	// partitions forward wherever nobody has.
+	Log       []Extent
+	Unchecked bool
 }
 
 // Resetting is the answer to Reset.
 type Resetting struct {
 	Partitions []lake.ResetPartition
-	Snapshot   int64 // 0 in a dry run
+	Remarks    []string // on each of them, mostly empty
+	Snapshot   int64    // 0 in a dry run
 	LogEpoch   ident.LogEpoch
 }
 
@@ -75,7 +80,7 @@ func (t *Table) Reset(ctx context.Context, o Order) (Resetting, error) {
 		head, err := t.land(ctx, lake.KindReset, stopped, func(head lake.Head) (lake.Change, error) {
 			id := NewID()
 			s, record, err := reset(t.o.Name, head, id, o, t.epoch, t.applied)
-			done.Partitions, done.LogEpoch = record.Partitions, s.LogEpoch
+			done = o.resetting(s, record)
 			return lake.Change{CommitID: id, State: s, Reset: &record}, err
 		})
 		if err != nil {
@@ -97,7 +102,17 @@ func (t *Table) resetting(o Order, err error) (Resetting, error) {
 		return Resetting{}, err
 	}
 	s, record, err := reset(t.o.Name, t.head, ident.UUID{}, o, t.epoch, t.applied)
-	return Resetting{Partitions: record.Partitions, LogEpoch: s.LogEpoch}, err
+	return o.resetting(s, record), err
+}
+
+// resetting is the answer about a state after the decision.
+func (o Order) resetting(s lake.State, record lake.Reset) Resetting {
+	out := Resetting{Partitions: record.Partitions, LogEpoch: s.LogEpoch}
+	for _, p := range record.Partitions {
+		part := ident.Partition{Pipeline: p.Pipeline, Topic: p.Topic, TopicID: p.TopicID, Number: p.Partition}
+		out.Remarks = append(out.Remarks, o.remark(part, s.Pipelines[p.Pipeline].Owner, p.Next))
+	}
+	return out
 }
 
 // reset is the state after an operator's decision, and the record of it. epoch is
@@ -132,10 +147,11 @@ func reset(name string, head lake.Head, id ident.UUID, o Order, epoch ident.Writ
 		pos := all[part]
 		lost := max(0, to[part]-pos.Next)
 		if lost > 0 {
+			given := ident.Range{First: pos.Next, Next: to[part]}
 			advance(s.Pipelines[part.Pipeline], part, pos, &Advance{
-				Range: ident.Range{First: pos.Next, Next: to[part]}, LeaderEpoch: -1,
+				Range: given, LeaderEpoch: -1, Lost: []ident.Range{given},
 				Count: lake.Totals{Skipped: map[event.SkipReason]int64{event.SkipLost: lost}},
-			})
+			}, lake.LossGivenUp)
 		}
 		record.Partitions = append(record.Partitions, lake.ResetPartition{
 			Pipeline: part.Pipeline, Topic: part.Topic, TopicID: part.TopicID, Partition: part.Number,
@@ -202,8 +218,12 @@ func bases(name string, head lake.Head, o Order) (lake.State, ident.Vector, erro
 		if err != nil {
 			return lake.State{}, nil, err
 		}
-		if have := max(base.Positions()[part].Next, to[part]); f.Offset <= have {
+		have := max(base.Positions()[part].Next, to[part])
+		if f.Offset <= have {
 			return refuse("%s stands at %d and cannot go to %d: the table holds or accounts for everything below, and it would land twice", part, have, f.Offset)
+		}
+		if why := o.forbids(part, base.Pipelines[part.Pipeline].Owner, have, f.Offset); why != "" {
+			return refuse("%s cannot go to %d: %s", part, f.Offset, why)
 		}
 		to[part] = f.Offset
 	}

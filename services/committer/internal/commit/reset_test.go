@@ -125,6 +125,7 @@ func TestWhatARollBackTookCanBeGivenUpAndCountsAsLost(t *testing.T) {
 		require.Equal(t, int64(30), p.Positions[part(0)].Next)
 		require.Equal(t, int64(20), p.Totals[part(0)].Skipped[event.SkipLost])
 		require.Equal(t, int64(30), p.Totals[part(0)].Len())
+		require.Equal(t, []lake.Lost{{Partition: part(0), Range: ident.Range{First: 10, Next: 30}, Why: lake.LossGivenUp}}, p.Lost)
 		require.NoError(t, r.stop())
 	})
 }
@@ -136,7 +137,9 @@ func TestAResetOfATableInOrderMovesPartitionsForwardOnly(t *testing.T) {
 		r.pass(time.Second)
 		r.open(0, 1)
 		r.commits(2)
-		forward := func(n int32, offset int64) Order { return Order{Forward: []Forward{{Number: n, Offset: offset}}} }
+		forward := func(n int32, offset int64) Order {
+			return Order{Forward: []Forward{{Number: n, Offset: offset}}, Log: []Extent{{Partition: part(n), Range: ident.Range{Next: 25}}}}
+		}
 		for _, c := range []struct {
 			order Order
 			want  string
@@ -146,6 +149,8 @@ func TestAResetOfATableInOrderMovesPartitionsForwardOnly(t *testing.T) {
 			{forward(0, 20), "stands at 20 and cannot go to 20"},
 			{forward(0, 5), "cannot go to 5"},
 			{forward(7, 5), "it has no partition"},
+			{forward(0, 26), "Kafka's log is [0,25) and the table stands at 20: offsets 25 to 25 do not exist yet"},
+			{Order{Forward: []Forward{{Offset: 25}}}, "it is not known whether Kafka has that offset"},
 		} {
 			_, err := r.table.Reset(t.Context(), c.order)
 			require.ErrorContains(t, err, c.want)
@@ -214,7 +219,7 @@ func TestBasesOfAReset(t *testing.T) {
 	for _, to := range []struct {
 		order      Order
 		next, lost int64
-	}{{Order{Base: BaseTable}, 4, 0}, {Order{Base: BaseCopy}, 9, 5}, {Order{Base: BaseTable, Forward: []Forward{{Offset: 6}}}, 6, 2}} {
+	}{{Order{Base: BaseTable}, 4, 0}, {Order{Base: BaseCopy}, 9, 5}, {Order{Base: BaseTable, Forward: []Forward{{Offset: 6}}, Unchecked: true}, 6, 2}} {
 		s, record, err = reset("db.t", before, ident.UUID{8}, to.order, 0, nil)
 		require.NoError(t, err)
 		require.Equal(t, "d/k", s.Pipelines["p"].Owner)
@@ -237,6 +242,55 @@ func TestBasesOfAReset(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := reset("db.t", c.head, ident.UUID{8}, c.order, 0, nil)
 			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+// G1: positions never go back, so a partition is not moved to where its log has not
+// been, nor by a look at another log; what is gone from it is said.
+func TestAResetIsJudgedByWhatKafkaHolds(t *testing.T) {
+	held := func(first, next int64) Extent {
+		return Extent{Cluster: "k", Partition: ident.Partition{Topic: "t", TopicID: ident.UUID{9}, Number: 0}, Range: ident.Range{First: first, Next: next}}
+	}
+	otherCluster, otherLife, noIDs := held(0, 100), held(0, 100), held(0, 100)
+	otherCluster.Cluster, otherLife.Partition.TopicID, noIDs.Partition.TopicID = "l", ident.UUID{8}, ident.UUID{}
+	elsewhere := held(0, 100)
+	elsewhere.Partition.Number = 1
+	head := lake.Head{State: lake.State{Format: 1, LogEpoch: 2, WriterEpoch: 3, Pipelines: map[string]*lake.Pipeline{"p": {
+		Owner: "d/k", Positions: ident.Positions{part(0): {Next: 20}}, Totals: map[ident.Partition]lake.Totals{part(0): {Rows: 20}},
+	}}}}
+	for name, c := range map[string]struct {
+		log            []Extent
+		offset         int64
+		refuse, remark string
+	}{
+		"to its end":            {[]Extent{held(0, 100)}, 100, "", ""},
+		"beyond its end":        {[]Extent{held(0, 100)}, 101, "offsets 100 to 100 do not exist yet", "ends at 100: the records that get offsets 100 to 100 will not be read"},
+		"of an empty log":       {[]Extent{held(0, 0)}, 90, "Kafka's log is [0,0) and the table stands at 20: offsets 20 to 89 do not exist yet", "the records that get offsets 0 to 89"},
+		"below its start":       {[]Extent{held(60, 100)}, 50, "", "begins at 60: offsets 50 to 59 are gone from it"},
+		"to its start":          {[]Extent{held(60, 100)}, 60, "", ""},
+		"of another cluster":    {[]Extent{otherCluster}, 90, "fed by the Kafka cluster k, the one that was asked is l", "fed by the Kafka cluster k"},
+		"of another life":       {[]Extent{otherLife}, 90, "the topic was created again", "the topic was created again"},
+		"without topic ids":     {[]Extent{noIDs}, 90, "", ""},
+		"of another partition":  {[]Extent{elsewhere}, 90, "it is not known whether Kafka has that offset", ""},
+		"that nobody looked at": {nil, 90, "it is not known whether Kafka has that offset", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := Order{Forward: []Forward{{Offset: c.offset}}, Log: c.log}
+			_, _, err := reset("db.t", head, ident.UUID{8}, o, 3, nil)
+			if c.refuse == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, fault.Of(fault.InvalidArgument))
+				require.ErrorContains(t, err, c.refuse)
+			}
+			o.Unchecked = true
+			s, record, err := reset("db.t", head, ident.UUID{8}, o, 3, nil)
+			require.NoError(t, err)
+			remarks := o.resetting(s, record).Remarks
+			require.Len(t, remarks, 1)
+			require.Contains(t, remarks[0], c.remark)
+			require.Equal(t, c.remark == "", remarks[0] == "", remarks[0])
 		})
 	}
 }

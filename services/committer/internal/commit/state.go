@@ -132,7 +132,7 @@ func advanced(base lake.State, b *Batch, applied map[ident.UUID]bool, pending ma
 			return lake.State{}, fault.New(fault.Internal,
 				"counting %v of %v: %d offsets are accounted for, %d are in the range", a.Range, part, got, a.Range.Len())
 		}
-		advance(p, part, pos, a)
+		advance(p, part, pos, a, lake.LossGone)
 	}
 	for name, q := range pending {
 		p := s.Pipelines[name]
@@ -146,7 +146,8 @@ func advanced(base lake.State, b *Batch, applied map[ident.UUID]bool, pending ma
 	return s, nil
 }
 
-func advance(p *lake.Pipeline, part ident.Partition, pos ident.Position, a *Advance) {
+// advance moves a partition on; why is the reason for what is lost of the range.
+func advance(p *lake.Pipeline, part ident.Partition, pos ident.Position, a *Advance, why lake.Loss) {
 	if p.First == nil {
 		p.First = make(map[ident.Partition]int64)
 	}
@@ -163,6 +164,9 @@ func advance(p *lake.Pipeline, part ident.Partition, pos ident.Position, a *Adva
 	}
 	p.Totals[part] = p.Totals[part].Add(a.Count)
 	p.Delta = p.Delta.Add(a.Count)
+	for _, r := range a.Lost {
+		p.Lose(lake.Lost{Partition: part, Range: r, Why: why})
+	}
 }
 
 // watermark is the time up to which all partitions of a pipeline that are not

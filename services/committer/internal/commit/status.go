@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/services/committer/internal/lake"
 )
 
@@ -101,7 +102,7 @@ func (b *board) failed(a area, err error) {
 	if f.since.IsZero() {
 		f.since = time.Now()
 	}
-	f.reason = err.Error()
+	f.reason = fault.Text(err)
 	b.fails[a] = f
 }
 

@@ -349,7 +349,7 @@ func (t *Table) busy(ctx context.Context) error {
 // ended. A fence by another committer heals by a restart alone.
 func (t *Table) stopped(ctx, work context.Context, cause error) bool {
 	t.log.Error("table stopped", "error", cause)
-	t.status.change(func(s *Status) { s.State, s.Reason = "stopped", cause.Error() })
+	t.status.change(func(s *Status) { s.State, s.Reason = "stopped", fault.Text(cause) })
 	t.epoch = 0
 	tick := time.NewTicker(t.o.Poll)
 	defer tick.Stop()

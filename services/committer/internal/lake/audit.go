@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	iceio "github.com/apache/iceberg-go/io"
 	"github.com/apache/iceberg-go/table"
 
-	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/schema"
@@ -42,8 +40,9 @@ type Progress struct {
 // Audit proves G1 from the table alone: that every offset of every pipeline from
 // its start to its committed position is a row, quarantined, or skipped for a
 // stated reason, exactly once. An error means that it could not be carried out
-// at all; whatever it finds out is in the report, also that the table is none of
-// ours.
+// at all: there is no such table, or it is a quarantine table, which its main table
+// accounts for. Whatever else it finds out is in the report, also that the table is
+// none of ours.
 func Audit(ctx context.Context, l *Lake, name string, o AuditOptions) (Report, error) {
 	for again := 3; ; again-- {
 		r, moved, err := auditOnce(ctx, l, name, o, again == 0)
@@ -64,8 +63,11 @@ const pairs = 10
 func auditOnce(ctx context.Context, l *Lake, name string, o AuditOptions, last bool) (_ Report, moved bool, _ error) {
 	r := &Report{Table: name, Deep: o.Deep || o.Log != nil, Against: o.Log != nil, Partitions: []PartitionReport{}, Findings: []Finding{}, Notes: []string{}}
 	t, q, err := loadPair(ctx, l, name)
+	if err == nil {
+		err = t.RefuseQuarantine()
+	}
 	switch fault.ReasonOf(err) {
-	case fault.UnknownTable, fault.Unsupported, fault.Corrupt, fault.Stopped:
+	case fault.Unsupported, fault.Corrupt, fault.Stopped:
 		r.find(Unknown, "table", "%s", fault.Describe(err))
 		return *r, false, nil
 	default:
@@ -279,9 +281,6 @@ func (a *auditor) headings() bool {
 	owner := a.t.handle().Properties()[propertyOwner]
 	switch {
 	case h.State.Format != 0:
-	case strings.HasSuffix(a.t.name, quarantineSuffix) && owner != "":
-		a.r.find(Unknown, "table", "it is a quarantine table: audit %s, which accounts for it", strings.TrimSuffix(a.t.name, quarantineSuffix))
-		return false
 	case owner == "" && h.StateLost == nil:
 		a.r.find(Unknown, "table", "it is not a table of Icestream: no snapshot and no property of it is ours, so there is nothing to prove")
 		return false
@@ -295,12 +294,12 @@ func (a *auditor) headings() bool {
 	for _, name := range slices.Sorted(maps.Keys(h.State.Pipelines)) {
 		p := h.State.Pipelines[name]
 		for _, part := range p.Positions.Vector().Partitions() {
-			a.r.Partitions = append(a.r.Partitions, partitionReport(part, p.Positions[part], p.Totals[part]))
+			one := partitionReport(part, p.Positions[part], p.Totals[part])
+			a.tellLost(p, &one)
+			a.r.Partitions = append(a.r.Partitions, one)
 			a.r.Rows += p.Totals[part].Rows
-			if n := p.Totals[part].Skipped[event.SkipLost]; n > 0 {
-				a.r.note("%s: %d offsets are counted as lost: Kafka did not have them any more (on_data_loss: continue), or an operator gave them up", part, n)
-			}
 		}
+		a.tellLives(name, p)
 	}
 	return true
 }

@@ -37,7 +37,7 @@ func (b *bench) dataFiles() []string {
 // quarantineOther is another engine at the quarantine table.
 func (b *bench) quarantineOther() *other {
 	b.Helper()
-	q, err := b.lake.Load(b.Context(), tableName+quarantineSuffix)
+	q, err := b.lake.Load(b.Context(), tableName+ident.QuarantineSuffix)
 	require.NoError(b, err)
 	return &other{TB: b.TB, tbl: q.handle()}
 }
@@ -283,8 +283,54 @@ func TestAProofTellsWhatWasLost(t *testing.T) {
 	b.commitRows(part(0), 6)
 	r := b.audit(false)
 	requireVerdict(t, Proven, r)
-	require.Contains(t, r.Text(), "note: p/orders[0]: 5 offsets are counted as lost")
+	require.Contains(t, r.Text(), "note: p/orders[0]: 5 offsets are counted as lost", "of what an earlier release wrote only the number is known")
 	require.Contains(t, r.Text(), "1 control, 5 lost")
+
+	// The state itself says which offsets are gone and why, also when every snapshot
+	// that brought them is expired.
+	lose := func(p ident.Partition, n int64, why Loss) {
+		c := b.change(KindData)
+		r := c.advance(p, Totals{Skipped: map[event.SkipReason]int64{event.SkipLost: n}})
+		c.State.Pipelines["p"].Lose(Lost{Partition: p, Range: r, Why: why})
+		b.commit(c)
+	}
+	lose(part(0), 4, LossGone)
+	lose(part(0), 3, LossGone)
+	lose(part(1), 2, LossGivenUp)
+	for range 5 {
+		b.commitRows(part(0), 2)
+	}
+	b.other().do(func(tx *table.Transaction) error {
+		return tx.ExpireSnapshots(table.WithRetainLast(1), table.WithOlderThan(0))
+	})
+	b.reload()
+	r = b.audit(true)
+	requireVerdict(t, Proven, r)
+	require.Contains(t, r.Text(), "note: p/orders[0]: offsets 12 to 18, 7 of them, are counted as lost: Kafka did not have them any more")
+	require.Contains(t, r.Text(), "note: p/orders[1]: offsets 0 to 1, 2 of them, are counted as lost: an operator gave them up")
+	require.Equal(t, []LostReport{{First: 12, Next: 19, Why: LossGone}}, r.Partitions[0].Lost)
+	require.Equal(t, int64(12), r.Partitions[0].Skipped["lost"])
+
+	// Somebody who edits it is found.
+	c = b.change(KindData)
+	c.State.Pipelines["p"].Lose(Lost{Partition: part(1), Range: ident.Range{First: 50, Next: 90}, Why: LossGone})
+	b.commit(c)
+	requireViolation(t, b.audit(false), "offsets [50,90) are remembered as lost, but the table accounts for")
+	requireViolation(t, b.audit(false), "42 offsets are remembered as lost, but 2 are counted")
+}
+
+// A topic that was created again leaves something unread that nobody can count: the
+// report says so for as long as the table knows both.
+func TestAProofTellsOfATopicThatWasCreatedAgain(t *testing.T) {
+	b := newBench(t, Settings{})
+	b.commitRows(part(0), 6)
+	again := part(0)
+	again.TopicID = ident.UUID{99}
+	b.commitRows(again, 3)
+	r := b.audit(false)
+	requireVerdict(t, Proven, r)
+	require.Contains(t, r.Text(), "note: topic orders of pipeline p was created again (on_data_loss: continue): the table has id "+part(0).TopicID.String()+" partition 0 up to offset 6")
+	require.Contains(t, r.Text(), "id "+again.TopicID.String()+" partition 0 up to offset 3")
 }
 
 // A life of a topic of which nothing was read does not make the rows of another

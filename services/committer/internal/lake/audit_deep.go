@@ -405,7 +405,7 @@ func (d *deepScan) judge() bool {
 		}
 	}
 	if n := len(a.pending); n > 0 && a.q == nil {
-		a.r.find(Unknown, a.t.name+quarantineSuffix, "the quarantine table is missing, so that %d files of records which are to go there cannot be read: put it back", n)
+		a.r.find(Unknown, a.t.name+ident.QuarantineSuffix, "the quarantine table is missing, so that %d files of records which are to go there cannot be read: put it back", n)
 	}
 	if d.log != nil {
 		d.log.finish()

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/schema"
 )
@@ -488,7 +489,7 @@ func TestAuditFindsAFileWhoseOffsetsAreNotThoseOfItsCommit(t *testing.T) {
 // A quarantine table that lost a record, or all of them.
 func TestAuditNamesWhoTookARecordOutOfQuarantine(t *testing.T) {
 	b := ledger(t)
-	q, err := b.lake.Load(t.Context(), tableName+quarantineSuffix)
+	q, err := b.lake.Load(t.Context(), tableName+ident.QuarantineSuffix)
 	require.NoError(t, err)
 	qo := &other{TB: t, tbl: q.handle()}
 	qo.do(func(tx *table.Transaction) error {
@@ -504,15 +505,15 @@ func TestAuditSaysThatTheQuarantineTableIsMissing(t *testing.T) {
 	p := c.State.Pipelines["p"]
 	p.Pending = p.Pending[2:] // what was applied
 	b.commit(c)
-	require.NoError(t, b.cat.DropTable(t.Context(), append(slices.Clone(b.ident[:len(b.ident)-1]), b.ident[len(b.ident)-1]+quarantineSuffix)))
+	require.NoError(t, b.cat.DropTable(t.Context(), append(slices.Clone(b.ident[:len(b.ident)-1]), b.ident[len(b.ident)-1]+ident.QuarantineSuffix)))
 	for _, deep := range []bool{false, true} {
-		requireViolation(t, b.audit(deep), tableName+quarantineSuffix+": the quarantine table is missing: 6 records are counted as quarantined, 2 of them are pending")
+		requireViolation(t, b.audit(deep), tableName+ident.QuarantineSuffix+": the quarantine table is missing: 6 records are counted as quarantined, 2 of them are pending")
 	}
 }
 
 func TestADeepAuditWithoutTheFilesOfTheQuarantineSaysSo(t *testing.T) {
 	b := ledger(t)
-	q, err := b.lake.Load(t.Context(), tableName+quarantineSuffix)
+	q, err := b.lake.Load(t.Context(), tableName+ident.QuarantineSuffix)
 	require.NoError(t, err)
 	var path string
 	files, err := q.files(t.Context())
@@ -584,18 +585,20 @@ func TestAuditSaysWhyItCannotTell(t *testing.T) {
 			require.Contains(t, r.Text(), why)
 		}
 	}
-	cannot(tableName, "there is no such table")
+	_, err := Audit(t.Context(), l, tableName, AuditOptions{})
+	require.ErrorIs(t, err, fault.Of(fault.UnknownTable), "of nothing there is no report")
 	columns := &schema.Schema{Columns: schema.MetadataColumns(true, false)}
 	columns.AssignIDs()
 	require.NoError(t, l.create(t.Context(), tableName, columns, nil))
 	cannot(tableName, "it is not a table of Icestream")
-	_, err := l.Create(t.Context(), "shop.fresh", Settings{LSN: true, Kafka: true, Owner: "test"})
+	_, err = l.Create(t.Context(), "shop.fresh", Settings{LSN: true, Kafka: true, Owner: "test"})
 	require.NoError(t, err)
 	cannot("shop.fresh", "nothing was committed to it yet")
 
 	b := ledger(t)
 	l = b.lake
-	cannot(tableName+quarantineSuffix, "it is a quarantine table: audit "+tableName)
+	_, err = Audit(t.Context(), l, tableName+ident.QuarantineSuffix, AuditOptions{})
+	require.ErrorContains(t, err, "is the quarantine table of "+tableName+": say "+tableName)
 	b.other().insert(1, iceberg.Properties{"kafka.connect.offsets.control.x": "{}"})
 	cannot(tableName, "the Kafka Connect sink")
 }

@@ -57,7 +57,7 @@ func (a *auditor) checkQuarantine(ctx context.Context) (whole bool, err error) {
 	if !a.checkThere(ctx, a.t, a.files, "pending quarantine ", waiting) {
 		whole = false
 	}
-	switch name := a.t.name + quarantineSuffix; {
+	switch name := a.t.name + ident.QuarantineSuffix; {
 	case a.r.Quarantine-a.r.Replayed+a.r.Pending == counted:
 	case q == nil:
 		a.r.find(Violated, name, "the quarantine table is missing: %d records are counted as quarantined, %d of them are pending; put it back", counted, a.r.Pending)
@@ -96,7 +96,7 @@ func (a *auditor) compareReplays() {
 		}
 	}
 	if a.r.Complete && landed != a.r.Replayed {
-		a.r.find(Violated, a.t.name+quarantineSuffix, "commits replayed %d records, the table says so of %d", landed, a.r.Replayed)
+		a.r.find(Violated, a.t.name+ident.QuarantineSuffix, "commits replayed %d records, the table says so of %d", landed, a.r.Replayed)
 	}
 }
 

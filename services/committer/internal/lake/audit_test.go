@@ -197,7 +197,7 @@ func TestAuditFindsPlantedStates(t *testing.T) {
 
 func TestAuditFindsALostQuarantineRow(t *testing.T) {
 	b := ledger(t)
-	q, err := b.lake.Load(t.Context(), tableName+quarantineSuffix)
+	q, err := b.lake.Load(t.Context(), tableName+ident.QuarantineSuffix)
 	require.NoError(t, err)
 	qo := &other{TB: t, tbl: q.handle()}
 	before := q.handle().CurrentSnapshot()

@@ -32,6 +32,7 @@ const (
 	partRows       = "rows"
 	partQuarantine = "quarantine"
 	partWatermark  = "watermark"
+	partLost       = "lost"
 )
 
 // packAbove is the length from which a value is compressed; packed marks one
@@ -68,6 +69,9 @@ func encodePipeline(keys map[string]string, name string, p *Pipeline) error {
 	values := map[string]any{partOffsets: offsetsOf(p), partRows: rowsOf(p)}
 	if len(p.Pending) > 0 {
 		values[partQuarantine] = pendingOf(p.Pending)
+	}
+	if len(p.Lost) > 0 {
+		values[partLost] = lostOf(p)
 	}
 	for part, v := range values {
 		text, err := json.Marshal(v)
@@ -144,7 +148,8 @@ func decodePipeline(keys map[string]string, name string) (*Pipeline, error) {
 	var topics map[string]topicOffsets
 	var rows rowsJSON
 	var pending []pendingJSON
-	for part, into := range map[string]any{partOffsets: &topics, partRows: &rows, partQuarantine: &pending} {
+	var lost []lostJSON
+	for part, into := range map[string]any{partOffsets: &topics, partRows: &rows, partQuarantine: &pending, partLost: &lost} {
 		if keys[at(part)] == "" {
 			continue
 		}
@@ -167,6 +172,9 @@ func decodePipeline(keys map[string]string, name string) (*Pipeline, error) {
 		return nil, err
 	}
 	if err := readRows(p, name, topics, rows); err != nil {
+		return nil, err
+	}
+	if err := readLost(p, name, topics, lost); err != nil {
 		return nil, err
 	}
 	for _, e := range pending {

@@ -206,7 +206,7 @@ func TestARollBackByOthersIsNoticedAndNothingIsCommittedOnIt(t *testing.T) {
 	b.other().do(func(tx *table.Transaction) error { return tx.RollbackToSnapshot(first.SnapshotID) })
 	h := b.reload()
 	require.ErrorIs(t, h.RolledBack, fault.Of(fault.Stopped))
-	require.ErrorContains(t, h.RolledBack, "p/orders[0]: 5, 9")
+	require.ErrorContains(t, h.RolledBack, "It stands at p/orders[0] 5, was 9. Roll it forward")
 	_, err := b.Stage(t.Context(), b.change(KindProgress))
 	require.ErrorIs(t, err, fault.Of(fault.Stopped))
 

@@ -25,6 +25,8 @@ import (
 
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/icefile"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/near"
 	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/schema"
 )
@@ -306,12 +308,56 @@ func (l *Lake) Owned(ctx context.Context, deployment string) ([]string, error) {
 		switch {
 		case err != nil:
 			failed = errors.Join(failed, classify(err, "loading table %s", name))
-		case t.Properties()[propertyOwner] == deployment && !strings.HasSuffix(name, quarantineSuffix):
+		case t.Properties()[propertyOwner] == deployment && !isQuarantine(name):
 			owned = append(owned, name)
 		}
 	})
 	slices.Sort(owned)
 	return owned, errors.Join(err, failed)
+}
+
+// Main lists the tables beside a name that may be mistyped, without quarantine
+// tables: those of its namespace or, where there is none, of the one that is
+// nearest. It is a help for messages: what cannot be listed is left out.
+func (l *Lake) Main(ctx context.Context, name string) []string {
+	cat, err := l.catalog(ctx)
+	ident, bad := identifier(name)
+	if err != nil || bad != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeouts.Load)
+	defer cancel()
+	tables := func(namespace table.Identifier) (out []string) {
+		for t, err := range cat.ListTables(ctx, namespace) {
+			if err != nil {
+				break
+			}
+			if name := strings.Join(t, "."); !isQuarantine(name) {
+				out = append(out, name)
+			}
+		}
+		return out
+	}
+	namespace := ident[:len(ident)-1]
+	if out := tables(namespace); len(out) > 0 {
+		return out
+	}
+	parent := namespace[:max(0, len(namespace)-1)]
+	siblings, err := cat.ListNamespaces(ctx, parent)
+	if err != nil {
+		return nil
+	}
+	names := map[string]table.Identifier{}
+	for _, s := range siblings {
+		names[strings.Join(s, ".")] = s
+	}
+	return tables(names[near.Name(strings.Join(namespace, "."), slices.Sorted(maps.Keys(names)))])
+}
+
+// isQuarantine tells quarantine tables by their name.
+func isQuarantine(name string) bool {
+	_, ok := ident.MainTable(name)
+	return ok
 }
 
 func (l *Lake) walkNamespaces(ctx context.Context, cat catalog.Catalog, parent table.Identifier, visit func(table.Identifier)) error {

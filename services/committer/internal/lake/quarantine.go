@@ -16,15 +16,34 @@ import (
 
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/near"
 	"github.com/icestream/icestream/internal/schema"
 )
 
-// quarantineSuffix is what the name of a quarantine table adds to that of its
-// table.
-const quarantineSuffix = "__quarantine"
-
 // QuarantineName is the name of a table's quarantine table.
-func QuarantineName(table string) string { return table + quarantineSuffix }
+func QuarantineName(table string) string { return table + ident.QuarantineSuffix }
+
+// Refuse says why the table is none that has positions, or records in quarantine, of
+// its own: it is somebody else's, or the quarantine of another. It is nil for a
+// table of ours, also before anything is committed to it.
+func (t *Table) Refuse() error {
+	if err := t.RefuseQuarantine(); err != nil {
+		return err
+	}
+	if h := t.Head(); h.State.Format == 0 && h.StateLost == nil && t.handle().Properties()[propertyOwner] == "" {
+		return fault.New(fault.Unsupported, "%s is not a table of Icestream: no snapshot and no property of it is ours", t.name)
+	}
+	return nil
+}
+
+// RefuseQuarantine says that the table is the quarantine of another.
+func (t *Table) RefuseQuarantine() error {
+	main, ok := ident.MainTable(t.name)
+	if !ok || t.Head().State.Format != 0 || t.handle().Properties()[propertyOwner] == "" {
+		return nil
+	}
+	return fault.New(fault.InvalidArgument, "%s", near.Quarantine(t.name, main))
+}
 
 // keyApplied is the sequence number of the newest main commit whose quarantine
 // files a snapshot of the quarantine table holds; every lower one is held too.
@@ -75,7 +94,7 @@ func (t *Table) quarantine(ctx context.Context, create bool) (*Table, error) {
 }
 
 func (t *Table) loadQuarantine(ctx context.Context, create bool) (*Table, error) {
-	name := t.name + quarantineSuffix
+	name := t.name + ident.QuarantineSuffix
 	q, err := t.lake.Load(ctx, name)
 	if err == nil && create {
 		return q, q.addLSN(ctx)

@@ -18,7 +18,7 @@ import (
 
 type recordBatch = arrow.RecordBatch
 
-const quarantineName = tableName + quarantineSuffix
+const quarantineName = tableName + ident.QuarantineSuffix
 
 // outbox commits two quarantined records and leaves them pending.
 func outbox(t *testing.T) (*bench, []PendingQuarantine) {

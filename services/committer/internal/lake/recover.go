@@ -145,10 +145,10 @@ func highest(meta table.Metadata, head Head) High {
 func (t *Table) rolledBack(head Head, have, marked State, m mark) error {
 	where := have.behind(marked)
 	if where == "" {
-		where = fmt.Sprintf("no partition stands lower, but commit %s is gone", marked.CommitID)
+		where = fmt.Sprintf("lower in no partition, but commit %s is gone", marked.CommitID)
 	}
 	return fault.New(fault.Stopped,
-		"loading table %s: somebody rolled it back: it had committed snapshot %d (sequence number %d), its history now ends at snapshot %d of ours below head %d (%s; now, then): run `icestream offsets reset %s --to table` to read the lost rows again, or roll the table forward",
+		"loading table %s: somebody rolled it back: it had committed snapshot %d (sequence number %d), its history now ends at snapshot %d of ours below head %d. It stands at %s. Roll it forward again, or decide: `icestream offsets reset %s --to table` reads the lost rows again, `--to copy` gives them up",
 		t.name, m.Snapshot, m.Sequence, head.StateSnapshot, head.SnapshotID, where, t.name)
 }
 

@@ -56,6 +56,9 @@ type PartitionReport struct {
 	Rows        int64            `json:"rows"`
 	Quarantined int64            `json:"quarantined"`
 	Skipped     map[string]int64 `json:"skipped,omitempty"`
+	// Lost are the offsets that Skipped counts as lost, as far as the table remembers
+	// which ones and why.
+	Lost []LostReport `json:"lost,omitempty"`
 	// Scanned is the number of distinct offsets that the deep scan found.
 	Scanned *int64 `json:"scanned,omitempty"`
 	// Log is what the Kafka log said, when the audit was against it.
@@ -159,36 +162,9 @@ func (r *Report) skipped() string {
 func (r *Report) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "table %s at snapshot %d (sequence number %d)\n", r.Table, r.SnapshotID, r.Sequence)
-	history := "to the first snapshot"
-	if !r.Complete {
-		history = "older ones are expired"
+	if r.Snapshots > 0 || len(r.Partitions) > 0 { // else nothing was looked at, and zeros would say that it was
+		r.numbers(&b)
 	}
-	fmt.Fprintf(&b, "looked at %d snapshots, %d of them ours (%s), and %d files", r.Snapshots, r.Own, history, r.Files)
-	if r.Deep {
-		fmt.Fprint(&b, "; every offset was read")
-	}
-	if r.Against {
-		fmt.Fprint(&b, " and compared with the Kafka log")
-	}
-	fmt.Fprintf(&b, "\n\n%-40s %14s %14s %14s %12s %12s\n", "partition", "start", "next", "rows", "quarantined", "skipped")
-	for _, p := range r.Partitions {
-		var skipped int64
-		for _, n := range p.Skipped {
-			skipped += n
-		}
-		fmt.Fprintf(&b, "%-40s %14d %14d %14d %12d %12d\n",
-			fmt.Sprintf("%s/%s[%d]", p.Pipeline, p.Topic, p.Partition), p.Start, p.Next, p.Rows, p.Quarantined, skipped)
-	}
-	for _, p := range r.Partitions {
-		if l := p.Log; l != nil {
-			fmt.Fprintf(&b, "log of %s[%d], offsets [%d,%d): %d records (%d rows, %d quarantined, %d skipped), %d control, %d absent\n",
-				p.Topic, p.Partition, l.First, l.Next, l.Records, l.Rows, l.Poison, l.Skipped, l.Control, l.Absent)
-		}
-	}
-	if skipped := r.skipped(); skipped != "" {
-		fmt.Fprintf(&b, "skipped: %s\n", skipped)
-	}
-	fmt.Fprintf(&b, "\nrows counted %d, in the table %d; quarantine table %d (%d replayed), pending %d\n", r.Rows, r.Live, r.Quarantine, r.Replayed, r.Pending)
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "note: %s\n", n)
 	}
@@ -204,4 +180,38 @@ func (r *Report) Text() string {
 		fmt.Fprintln(&b, "CANNOT TELL: see above")
 	}
 	return b.String()
+}
+
+// numbers writes what was looked at and counted.
+func (r *Report) numbers(b *strings.Builder) {
+	history := "to the first snapshot"
+	if !r.Complete {
+		history = "older ones are expired"
+	}
+	fmt.Fprintf(b, "looked at %d snapshots, %d of them ours (%s), and %d files", r.Snapshots, r.Own, history, r.Files)
+	if r.Deep {
+		fmt.Fprint(b, "; every offset was read")
+	}
+	if r.Against {
+		fmt.Fprint(b, " and compared with the Kafka log")
+	}
+	fmt.Fprintf(b, "\n\n%-40s %14s %14s %14s %12s %12s\n", "partition", "start", "next", "rows", "quarantined", "skipped")
+	for _, p := range r.Partitions {
+		var skipped int64
+		for _, n := range p.Skipped {
+			skipped += n
+		}
+		fmt.Fprintf(b, "%-40s %14d %14d %14d %12d %12d\n",
+			fmt.Sprintf("%s/%s[%d]", p.Pipeline, p.Topic, p.Partition), p.Start, p.Next, p.Rows, p.Quarantined, skipped)
+	}
+	for _, p := range r.Partitions {
+		if l := p.Log; l != nil {
+			fmt.Fprintf(b, "log of %s[%d], offsets [%d,%d): %d records (%d rows, %d quarantined, %d skipped), %d control, %d absent\n",
+				p.Topic, p.Partition, l.First, l.Next, l.Records, l.Rows, l.Poison, l.Skipped, l.Control, l.Absent)
+		}
+	}
+	if skipped := r.skipped(); skipped != "" {
+		fmt.Fprintf(b, "skipped: %s\n", skipped)
+	}
+	fmt.Fprintf(b, "\nrows counted %d, in the table %d; quarantine table %d (%d replayed), pending %d\n", r.Rows, r.Live, r.Quarantine, r.Replayed, r.Pending)
 }

@@ -169,7 +169,7 @@ func TestAResetOverAReplayWhoseMarkIsPendingForgetsIt(t *testing.T) {
 // The library would bring back what delete files of others remove.
 func TestAResetLeavesAQuarantineTableWithDeleteFilesAlone(t *testing.T) {
 	b := ledger(t)
-	q, err := b.lake.Load(t.Context(), tableName+quarantineSuffix)
+	q, err := b.lake.Load(t.Context(), tableName+ident.QuarantineSuffix)
 	require.NoError(t, err)
 	qo := &other{TB: t, tbl: q.handle()}
 	qo.do(func(tx *table.Transaction) error {

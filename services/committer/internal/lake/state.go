@@ -44,6 +44,8 @@ type Pipeline struct {
 	// Pending are quarantine files that this or an earlier commit decided about
 	// and that are not yet known to be in the quarantine table.
 	Pending []PendingQuarantine
+	// Lost are ranges that the totals count as lost, oldest first; Lose adds to them.
+	Lost []Lost
 	// Watermark is the record time up to which all partitions that are not idle
 	// have landed, in milliseconds; zero when unknown.
 	Watermark time.Time
@@ -187,6 +189,7 @@ func (p *Pipeline) Clone() *Pipeline {
 		c.Totals[k] = t.Clone()
 	}
 	c.Delta = p.Delta.Clone()
+	c.Lost = slices.Clone(p.Lost)
 	c.Pending = make([]PendingQuarantine, len(p.Pending))
 	for i, e := range p.Pending {
 		c.Pending[i] = e.clone()
@@ -294,18 +297,25 @@ func (p *Pipeline) check(name string) error {
 	return nil
 }
 
-// behind names a partition in which s stands lower than o, or "".
+// mostBehind is how many partitions a message names.
+const mostBehind = 16
+
+// behind names the partitions in which s stands lower than o, with both positions;
+// "" for none.
 func (s State) behind(o State) string {
 	have := s.Positions()
 	want := o.Positions()
+	var out []string
 	for _, part := range want.Vector().Partitions() {
-		pos, ok := have[part]
-		if !ok {
-			return fmt.Sprintf("%s: unknown, %d", part, want[part].Next)
-		}
-		if pos.Next < want[part].Next {
-			return fmt.Sprintf("%s: %d, %d", part, pos.Next, want[part].Next)
+		switch pos, ok := have[part]; {
+		case !ok:
+			out = append(out, fmt.Sprintf("%s nothing, was %d", part, want[part].Next))
+		case pos.Next < want[part].Next:
+			out = append(out, fmt.Sprintf("%s %d, was %d", part, pos.Next, want[part].Next))
 		}
 	}
-	return ""
+	if more := len(out) - mostBehind; more > 0 {
+		out = append(out[:mostBehind], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(out, "; ")
 }

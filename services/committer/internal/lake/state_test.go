@@ -25,6 +25,7 @@ func sampleState(partitions int32) State {
 		p.Positions[part(n)] = ident.Position{Start: 5, Next: 16, LeaderEpoch: -1}
 		p.First[part(n)] = 15
 		p.Totals[part(n)] = Totals{Rows: 8, Quarantined: 1, Skipped: map[event.SkipReason]int64{event.SkipLost: 2}}
+		p.Lose(Lost{Partition: part(n), Range: ident.Range{First: 6, Next: 8}, Why: LossGone})
 	}
 	return State{
 		Format: Format, WriterEpoch: 3, LogEpoch: 2, LSN: ident.LSNState{Start: 1, Next: 2, Reserved: 3}, CommitID: ident.UUID{7},
@@ -82,6 +83,9 @@ func TestKeysOfPipelinesWithDotsAreToldApart(t *testing.T) {
 		positions[k], totals[k], first[k] = v, other.Totals[part(k.Number)], 15
 	}
 	other.Positions, other.Totals, other.First = positions, totals, first
+	for i := range other.Lost {
+		other.Lost[i].Partition.Pipeline = "a.b"
+	}
 	s.Pipelines["a.b"] = other
 	keys, err := encodeState(s)
 	require.NoError(t, err)
@@ -92,7 +96,8 @@ func TestKeysOfPipelinesWithDotsAreToldApart(t *testing.T) {
 
 func TestBrokenStateIsRefused(t *testing.T) {
 	for key, value := range map[string]string{
-		keyFormat: "x", keyLSN: "1,2", keyWriterEpoch: "", keyCommitID: "zz",
+		"icestream.p.lost": `[{"topic":"orders","partition":0,"first":7,"next":7,"why":"gone"}]`,
+		keyFormat:          "x", keyLSN: "1,2", keyWriterEpoch: "", keyCommitID: "zz",
 		"icestream.p.offsets":    `{"orders":{"id":"00000000-0000-0000-0000-000000000000","partitions":{"0":[5,4,3,0]}}}`,
 		"icestream.p.rows":       packed + "!!",
 		"icestream.p.quarantine": "[",
@@ -120,4 +125,44 @@ func TestCarryKeepsEverythingButTheCommit(t *testing.T) {
 	require.Equal(t, s.Pending(), c.Pending())
 	c.Pipelines["p"].Positions[part(0)] = ident.Position{}
 	require.NotEqual(t, s.Vector(), c.Vector(), "a copy, not a view")
+}
+
+// G9: a roll-back is told of every partition, with both positions, and of a thousand
+// not in a thousand words.
+func TestPartitionsThatStandLowerAreNamedWithBothPositions(t *testing.T) {
+	at := func(next ...int64) State {
+		p := &Pipeline{Positions: ident.Positions{}}
+		for n, o := range next {
+			if o >= 0 {
+				p.Positions[part(int32(n))] = ident.Position{Next: o}
+			}
+		}
+		return State{Pipelines: map[string]*Pipeline{"p": p}}
+	}
+	require.Empty(t, at(5, 7).behind(at(5, 6)))
+	require.Equal(t, "p/orders[0] 5, was 9; p/orders[2] nothing, was 3", at(5, 7).behind(at(9, 7, 3)))
+	many := make([]int64, mostBehind+2)
+	for i := range many {
+		many[i] = 4
+	}
+	text := at().behind(at(many...))
+	require.Equal(t, mostBehind, strings.Count(text, "was 4"), text)
+	require.Contains(t, text, "; and 2 more")
+}
+
+// Losses without end do not make the state grow without end, and those of a partition
+// that goes on losing are one.
+func TestLostRangesAreRememberedInBounds(t *testing.T) {
+	p := &Pipeline{Positions: ident.Positions{part(0): {}, part(1): {}}}
+	for i := range int64(100) {
+		p.Lose(Lost{Partition: part(0), Range: ident.Range{First: i * 10, Next: i*10 + 10}, Why: LossGone})
+	}
+	require.Equal(t, []Lost{{Partition: part(0), Range: ident.Range{Next: 1000}, Why: LossGone}}, p.Lost)
+	for i := range int64(100) {
+		p.Lose(Lost{Partition: part(1), Range: ident.Range{First: i * 10, Next: i*10 + 5}, Why: LossGone})
+	}
+	require.Len(t, p.Lost, 64)
+	require.Equal(t, int64(990), p.Lost[63].First, "the newest stay")
+	p.Lose(Lost{Partition: part(1), Range: ident.Range{First: 7, Next: 7}})
+	require.Len(t, p.Lost, 64, "nothing is no loss")
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/follow"
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/near"
 	"github.com/icestream/icestream/internal/obs"
 	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/schema"
@@ -108,7 +109,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	h.mu.Unlock()
 	go h.watch(ctx)
 	err := backoff.Retry(ctx, h.o.Commit.Backoff, h.openOwned, func(err error) backoff.Verdict {
-		h.catalog.NotReady("%s", err.Error())
+		h.catalog.NotReady("%s", fault.Text(err))
 		h.o.Log.Warn("tables of the deployment could not all be opened", "error", err)
 		return backoff.Again()
 	})
@@ -158,10 +159,11 @@ func (h *Hub) Drain(ctx context.Context) error {
 // find returns an open table.
 func (h *Hub) find(ctx context.Context, name string) (*entry, error) {
 	h.mu.Lock()
-	e := h.tables[name]
+	e, known := h.tables[name], slices.Sorted(maps.Keys(h.tables))
 	h.mu.Unlock()
 	if e == nil {
-		return nil, fault.New(fault.UnknownTable, "table %s is not open here: no pipeline feeds it and it does not carry the owner key of deployment %q", name, h.o.Deployment)
+		return nil, fault.New(fault.UnknownTable, "table %s is not open here: no pipeline feeds it and it does not carry the owner key of deployment %q%s",
+			name, h.o.Deployment, near.Table(name, known))
 	}
 	if err := e.turn.Take(ctx); err != nil {
 		return nil, fault.New(fault.NotReady, "table %s is being opened: %w", name, err)

@@ -6,6 +6,7 @@ import (
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/near"
 	"github.com/icestream/icestream/services/committer/internal/lake"
 )
 
@@ -33,7 +34,7 @@ func (h *Hub) mayCreate(ctx context.Context, name string) error {
 	err = fault.New(fault.Stopped,
 		"opening table %s: the catalog has no such table, but the buffer holds the log of one (id %s): it was dropped or renamed by somebody. "+
 			"Put it back; or, to start anew at the beginning of its topics, run `icestream renew %s` and restart the buffer", name, id, name)
-	h.o.Health.Component("committer/table "+name).NotReady("%s", err.Error())
+	h.o.Health.Component("committer/table "+name).NotReady("%s", fault.Text(err))
 	return err
 }
 
@@ -49,7 +50,7 @@ func (h *Hub) quarantineGone(ctx context.Context, name string) error {
 	default:
 		err = fault.New(fault.Stopped, "making table %s anew: %s, the quarantine of an old one that was dropped or renamed, is still there: "+
 			"put the table back; or drop or rename it too, since its records are read again", name, q)
-		h.o.Health.Component("committer/table "+name).NotReady("%s", err.Error())
+		h.o.Health.Component("committer/table "+name).NotReady("%s", fault.Text(err))
 		return err
 	}
 }
@@ -79,6 +80,9 @@ func (h *Hub) Renew(name string) error {
 func (s *commitService) RenewTable(_ context.Context, req *committerv1.RenewTableRequest) (*committerv1.RenewTableResponse, error) {
 	if req.GetTable() == "" {
 		return nil, fault.New(fault.InvalidArgument, "renewing a table: no table is named")
+	}
+	if main, ok := ident.MainTable(req.GetTable()); ok {
+		return nil, fault.New(fault.InvalidArgument, "renewing a table: %s", near.Quarantine(req.GetTable(), main))
 	}
 	if err := s.hub.Renew(req.GetTable()); err != nil {
 		return nil, err

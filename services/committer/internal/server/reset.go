@@ -15,7 +15,7 @@ func (s *commitService) ResetOffsets(ctx context.Context, req *committerv1.Reset
 	if req.GetTable() == "" {
 		return nil, fault.New(fault.InvalidArgument, "resetting a table: no table is named")
 	}
-	o := commit.Order{Reason: req.GetReason(), DryRun: req.GetDryRun()}
+	o := commit.Order{Reason: req.GetReason(), DryRun: req.GetDryRun(), Unchecked: req.GetUnchecked()}
 	switch req.GetBase() {
 	case committerv1.ResetBase_RESET_BASE_UNSPECIFIED:
 	case committerv1.ResetBase_RESET_BASE_TABLE:
@@ -28,6 +28,17 @@ func (s *commitService) ResetOffsets(ctx context.Context, req *committerv1.Reset
 	for _, f := range req.GetForward() {
 		o.Forward = append(o.Forward, commit.Forward{Pipeline: f.GetPipeline(), Topic: f.GetTopic(), Number: f.GetPartition(), Offset: f.GetOffset()})
 	}
+	for _, l := range req.GetLog() {
+		part, err := wire.PartitionFromProto(l.GetPartition())
+		if err != nil {
+			return nil, err
+		}
+		r, err := wire.RangeFromProto(l.GetRange())
+		if err != nil {
+			return nil, err
+		}
+		o.Log = append(o.Log, commit.Extent{Cluster: l.GetCluster(), Partition: part, Range: r})
+	}
 	e, err := s.hub.find(ctx, req.GetTable())
 	if err != nil {
 		return nil, err
@@ -37,10 +48,10 @@ func (s *commitService) ResetOffsets(ctx context.Context, req *committerv1.Reset
 		return nil, err
 	}
 	resp := &committerv1.ResetOffsetsResponse{SnapshotId: done.Snapshot, LogEpoch: int64(done.LogEpoch)}
-	for _, p := range done.Partitions {
+	for i, p := range done.Partitions {
 		resp.Partitions = append(resp.Partitions, &committerv1.ResetPartition{
 			Partition: wire.PartitionToProto(ident.Partition{Pipeline: p.Pipeline, Topic: p.Topic, TopicID: p.TopicID, Number: p.Partition}),
-			Table:     p.Table, Copy: p.Copy, Next: p.Next, Lost: p.Lost,
+			Table:     p.Table, Copy: p.Copy, Next: p.Next, Lost: p.Lost, Remark: done.Remarks[i],
 		})
 	}
 	return resp, nil

@@ -19,6 +19,7 @@ import (
 	"github.com/icestream/icestream/internal/backoff"
 	"github.com/icestream/icestream/internal/discovery"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/near"
 	"github.com/icestream/icestream/internal/obs"
 	"github.com/icestream/icestream/internal/readapi"
 )
@@ -98,7 +99,7 @@ func (r *Replica) Table(name string) (readapi.Source, error) {
 	defer r.mu.Unlock()
 	f, ok := r.tables[name]
 	if !ok {
-		return nil, fault.New(fault.UnknownTable, "no buffer holds a table %q: is its name right, and has its pipeline started?", name)
+		return nil, fault.New(fault.UnknownTable, "no buffer holds a table %q: is its name right, and has its pipeline started?%s", name, near.Table(name, slices.Sorted(maps.Keys(r.tables))))
 	}
 	return f.live, nil
 }

@@ -147,7 +147,14 @@ type ResetOffsetsRequest struct {
 	// Why, for whoever audits the table later.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Say what would be done.
-	DryRun        bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// What Kafka holds, as the caller saw it. A partition is only moved forward to an
+	// offset that its log has or ends with.
+	Log []*LogExtent `protobuf:"bytes,6,rep,name=log,proto3" json:"log,omitempty"`
+	// Move partitions forward without a look at Kafka. An offset that the log has not
+	// reached stops the partition for as long as that takes, and positions never go
+	// back.
+	Unchecked     bool `protobuf:"varint,7,opt,name=unchecked,proto3" json:"unchecked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -217,6 +224,84 @@ func (x *ResetOffsetsRequest) GetDryRun() bool {
 	return false
 }
 
+func (x *ResetOffsetsRequest) GetLog() []*LogExtent {
+	if x != nil {
+		return x.Log
+	}
+	return nil
+}
+
+func (x *ResetOffsetsRequest) GetUnchecked() bool {
+	if x != nil {
+		return x.Unchecked
+	}
+	return false
+}
+
+// LogExtent is what Kafka holds of a topic partition.
+type LogExtent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which; the pipeline does not matter.
+	Partition *v1.Partition `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Cluster id, empty where it is not known.
+	Cluster string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// From the log start to the end of what is committed.
+	Range         *v1.OffsetRange `protobuf:"bytes,3,opt,name=range,proto3" json:"range,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogExtent) Reset() {
+	*x = LogExtent{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogExtent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogExtent) ProtoMessage() {}
+
+func (x *LogExtent) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogExtent.ProtoReflect.Descriptor instead.
+func (*LogExtent) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *LogExtent) GetPartition() *v1.Partition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *LogExtent) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *LogExtent) GetRange() *v1.OffsetRange {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
 // ResetForward moves partitions forward.
 type ResetForward struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -234,7 +319,7 @@ type ResetForward struct {
 
 func (x *ResetForward) Reset() {
 	*x = ResetForward{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[1]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -246,7 +331,7 @@ func (x *ResetForward) String() string {
 func (*ResetForward) ProtoMessage() {}
 
 func (x *ResetForward) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[1]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -259,7 +344,7 @@ func (x *ResetForward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetForward.ProtoReflect.Descriptor instead.
 func (*ResetForward) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{1}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ResetForward) GetPipeline() string {
@@ -305,7 +390,7 @@ type ResetOffsetsResponse struct {
 
 func (x *ResetOffsetsResponse) Reset() {
 	*x = ResetOffsetsResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[2]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -317,7 +402,7 @@ func (x *ResetOffsetsResponse) String() string {
 func (*ResetOffsetsResponse) ProtoMessage() {}
 
 func (x *ResetOffsetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[2]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -330,7 +415,7 @@ func (x *ResetOffsetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetOffsetsResponse.ProtoReflect.Descriptor instead.
 func (*ResetOffsetsResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{2}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ResetOffsetsResponse) GetPartitions() []*ResetPartition {
@@ -366,14 +451,17 @@ type ResetPartition struct {
 	// Position afterwards.
 	Next int64 `protobuf:"varint,4,opt,name=next,proto3" json:"next,omitempty"`
 	// Offsets that are counted as lost.
-	Lost          int64 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
+	Lost int64 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
+	// What is amiss with the position, in words: Kafka does not hold what is to be
+	// read there. Empty where nothing is, or nothing is known.
+	Remark        string `protobuf:"bytes,6,opt,name=remark,proto3" json:"remark,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ResetPartition) Reset() {
 	*x = ResetPartition{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[3]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -385,7 +473,7 @@ func (x *ResetPartition) String() string {
 func (*ResetPartition) ProtoMessage() {}
 
 func (x *ResetPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[3]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -398,7 +486,7 @@ func (x *ResetPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetPartition.ProtoReflect.Descriptor instead.
 func (*ResetPartition) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{3}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ResetPartition) GetPartition() *v1.Partition {
@@ -436,6 +524,13 @@ func (x *ResetPartition) GetLost() int64 {
 	return 0
 }
 
+func (x *ResetPartition) GetRemark() string {
+	if x != nil {
+		return x.Remark
+	}
+	return ""
+}
+
 // OpenTableRequest names a table and the partitions that feed it.
 type OpenTableRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -457,7 +552,7 @@ type OpenTableRequest struct {
 
 func (x *OpenTableRequest) Reset() {
 	*x = OpenTableRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[4]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -469,7 +564,7 @@ func (x *OpenTableRequest) String() string {
 func (*OpenTableRequest) ProtoMessage() {}
 
 func (x *OpenTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[4]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -482,7 +577,7 @@ func (x *OpenTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenTableRequest.ProtoReflect.Descriptor instead.
 func (*OpenTableRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{4}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *OpenTableRequest) GetPipeline() string {
@@ -540,7 +635,7 @@ type PartitionStart struct {
 
 func (x *PartitionStart) Reset() {
 	*x = PartitionStart{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[5]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -552,7 +647,7 @@ func (x *PartitionStart) String() string {
 func (*PartitionStart) ProtoMessage() {}
 
 func (x *PartitionStart) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[5]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -565,7 +660,7 @@ func (x *PartitionStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionStart.ProtoReflect.Descriptor instead.
 func (*PartitionStart) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{5}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PartitionStart) GetPartition() *v1.Partition {
@@ -601,7 +696,7 @@ type TableSettings struct {
 
 func (x *TableSettings) Reset() {
 	*x = TableSettings{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[6]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +708,7 @@ func (x *TableSettings) String() string {
 func (*TableSettings) ProtoMessage() {}
 
 func (x *TableSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[6]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +721,7 @@ func (x *TableSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableSettings.ProtoReflect.Descriptor instead.
 func (*TableSettings) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{6}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TableSettings) GetPartition() string {
@@ -681,7 +776,7 @@ type OpenTableResponse struct {
 
 func (x *OpenTableResponse) Reset() {
 	*x = OpenTableResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[7]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -693,7 +788,7 @@ func (x *OpenTableResponse) String() string {
 func (*OpenTableResponse) ProtoMessage() {}
 
 func (x *OpenTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[7]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -706,7 +801,7 @@ func (x *OpenTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenTableResponse.ProtoReflect.Descriptor instead.
 func (*OpenTableResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{7}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *OpenTableResponse) GetTableUuid() []byte {
@@ -761,7 +856,7 @@ type ProposeSchemaRequest struct {
 
 func (x *ProposeSchemaRequest) Reset() {
 	*x = ProposeSchemaRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[8]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +868,7 @@ func (x *ProposeSchemaRequest) String() string {
 func (*ProposeSchemaRequest) ProtoMessage() {}
 
 func (x *ProposeSchemaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[8]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +881,7 @@ func (x *ProposeSchemaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeSchemaRequest.ProtoReflect.Descriptor instead.
 func (*ProposeSchemaRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{8}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ProposeSchemaRequest) GetPipeline() string {
@@ -856,7 +951,7 @@ type ProposeSchemaResponse struct {
 
 func (x *ProposeSchemaResponse) Reset() {
 	*x = ProposeSchemaResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -868,7 +963,7 @@ func (x *ProposeSchemaResponse) String() string {
 func (*ProposeSchemaResponse) ProtoMessage() {}
 
 func (x *ProposeSchemaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -881,7 +976,7 @@ func (x *ProposeSchemaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeSchemaResponse.ProtoReflect.Descriptor instead.
 func (*ProposeSchemaResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{9}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ProposeSchemaResponse) GetSchema() *v1.TableSchema {
@@ -931,7 +1026,7 @@ type SchemaRefusal struct {
 
 func (x *SchemaRefusal) Reset() {
 	*x = SchemaRefusal{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1038,7 @@ func (x *SchemaRefusal) String() string {
 func (*SchemaRefusal) ProtoMessage() {}
 
 func (x *SchemaRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1051,7 @@ func (x *SchemaRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchemaRefusal.ProtoReflect.Descriptor instead.
 func (*SchemaRefusal) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{10}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SchemaRefusal) GetPath() string {
@@ -1005,7 +1100,7 @@ type CommitNowRequest struct {
 
 func (x *CommitNowRequest) Reset() {
 	*x = CommitNowRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1112,7 @@ func (x *CommitNowRequest) String() string {
 func (*CommitNowRequest) ProtoMessage() {}
 
 func (x *CommitNowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1125,7 @@ func (x *CommitNowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitNowRequest.ProtoReflect.Descriptor instead.
 func (*CommitNowRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{11}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CommitNowRequest) GetTable() string {
@@ -1051,7 +1146,7 @@ type RenewTableRequest struct {
 
 func (x *RenewTableRequest) Reset() {
 	*x = RenewTableRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1158,7 @@ func (x *RenewTableRequest) String() string {
 func (*RenewTableRequest) ProtoMessage() {}
 
 func (x *RenewTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1171,7 @@ func (x *RenewTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewTableRequest.ProtoReflect.Descriptor instead.
 func (*RenewTableRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{12}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RenewTableRequest) GetTable() string {
@@ -1095,7 +1190,7 @@ type RenewTableResponse struct {
 
 func (x *RenewTableResponse) Reset() {
 	*x = RenewTableResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1202,7 @@ func (x *RenewTableResponse) String() string {
 func (*RenewTableResponse) ProtoMessage() {}
 
 func (x *RenewTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1215,7 @@ func (x *RenewTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewTableResponse.ProtoReflect.Descriptor instead.
 func (*RenewTableResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{13}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{14}
 }
 
 // CommitNowResponse is the state after the commit.
@@ -1136,7 +1231,7 @@ type CommitNowResponse struct {
 
 func (x *CommitNowResponse) Reset() {
 	*x = CommitNowResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1148,7 +1243,7 @@ func (x *CommitNowResponse) String() string {
 func (*CommitNowResponse) ProtoMessage() {}
 
 func (x *CommitNowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1161,7 +1256,7 @@ func (x *CommitNowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitNowResponse.ProtoReflect.Descriptor instead.
 func (*CommitNowResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{14}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CommitNowResponse) GetCommit() *v1.Commit {
@@ -1194,7 +1289,7 @@ type ReplayQuarantineRequest struct {
 
 func (x *ReplayQuarantineRequest) Reset() {
 	*x = ReplayQuarantineRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1301,7 @@ func (x *ReplayQuarantineRequest) String() string {
 func (*ReplayQuarantineRequest) ProtoMessage() {}
 
 func (x *ReplayQuarantineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1314,7 @@ func (x *ReplayQuarantineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayQuarantineRequest.ProtoReflect.Descriptor instead.
 func (*ReplayQuarantineRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{15}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReplayQuarantineRequest) GetTable() string {
@@ -1266,7 +1361,7 @@ type QuarantineFilter struct {
 
 func (x *QuarantineFilter) Reset() {
 	*x = QuarantineFilter{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1373,7 @@ func (x *QuarantineFilter) String() string {
 func (*QuarantineFilter) ProtoMessage() {}
 
 func (x *QuarantineFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1386,7 @@ func (x *QuarantineFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineFilter.ProtoReflect.Descriptor instead.
 func (*QuarantineFilter) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{16}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *QuarantineFilter) GetPipeline() string {
@@ -1363,7 +1458,7 @@ type ReplayQuarantineResponse struct {
 
 func (x *ReplayQuarantineResponse) Reset() {
 	*x = ReplayQuarantineResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1470,7 @@ func (x *ReplayQuarantineResponse) String() string {
 func (*ReplayQuarantineResponse) ProtoMessage() {}
 
 func (x *ReplayQuarantineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1483,7 @@ func (x *ReplayQuarantineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayQuarantineResponse.ProtoReflect.Descriptor instead.
 func (*ReplayQuarantineResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{17}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReplayQuarantineResponse) GetSelected() int64 {
@@ -1441,7 +1536,7 @@ type ReplaySnapshot struct {
 
 func (x *ReplaySnapshot) Reset() {
 	*x = ReplaySnapshot{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1453,7 +1548,7 @@ func (x *ReplaySnapshot) String() string {
 func (*ReplaySnapshot) ProtoMessage() {}
 
 func (x *ReplaySnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1466,7 +1561,7 @@ func (x *ReplaySnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaySnapshot.ProtoReflect.Descriptor instead.
 func (*ReplaySnapshot) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{18}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReplaySnapshot) GetSnapshotId() int64 {
@@ -1507,7 +1602,7 @@ type ReplayRefusal struct {
 
 func (x *ReplayRefusal) Reset() {
 	*x = ReplayRefusal{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1519,7 +1614,7 @@ func (x *ReplayRefusal) String() string {
 func (*ReplayRefusal) ProtoMessage() {}
 
 func (x *ReplayRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1532,7 +1627,7 @@ func (x *ReplayRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayRefusal.ProtoReflect.Descriptor instead.
 func (*ReplayRefusal) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{19}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReplayRefusal) GetReason() string {
@@ -1574,7 +1669,7 @@ type ListSchemaRefusalsRequest struct {
 
 func (x *ListSchemaRefusalsRequest) Reset() {
 	*x = ListSchemaRefusalsRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1681,7 @@ func (x *ListSchemaRefusalsRequest) String() string {
 func (*ListSchemaRefusalsRequest) ProtoMessage() {}
 
 func (x *ListSchemaRefusalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1694,7 @@ func (x *ListSchemaRefusalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchemaRefusalsRequest.ProtoReflect.Descriptor instead.
 func (*ListSchemaRefusalsRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{20}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListSchemaRefusalsRequest) GetTable() string {
@@ -1620,7 +1715,7 @@ type ListSchemaRefusalsResponse struct {
 
 func (x *ListSchemaRefusalsResponse) Reset() {
 	*x = ListSchemaRefusalsResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1632,7 +1727,7 @@ func (x *ListSchemaRefusalsResponse) String() string {
 func (*ListSchemaRefusalsResponse) ProtoMessage() {}
 
 func (x *ListSchemaRefusalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1645,7 +1740,7 @@ func (x *ListSchemaRefusalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchemaRefusalsResponse.ProtoReflect.Descriptor instead.
 func (*ListSchemaRefusalsResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{21}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListSchemaRefusalsResponse) GetRefused() []*RefusedSchema {
@@ -1674,7 +1769,7 @@ type RefusedSchema struct {
 
 func (x *RefusedSchema) Reset() {
 	*x = RefusedSchema{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[22]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +1781,7 @@ func (x *RefusedSchema) String() string {
 func (*RefusedSchema) ProtoMessage() {}
 
 func (x *RefusedSchema) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[22]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +1794,7 @@ func (x *RefusedSchema) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefusedSchema.ProtoReflect.Descriptor instead.
 func (*RefusedSchema) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{22}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RefusedSchema) GetTable() string {
@@ -1757,7 +1852,7 @@ type DecideSchemaRequest struct {
 
 func (x *DecideSchemaRequest) Reset() {
 	*x = DecideSchemaRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[23]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1769,7 +1864,7 @@ func (x *DecideSchemaRequest) String() string {
 func (*DecideSchemaRequest) ProtoMessage() {}
 
 func (x *DecideSchemaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[23]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1782,7 +1877,7 @@ func (x *DecideSchemaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideSchemaRequest.ProtoReflect.Descriptor instead.
 func (*DecideSchemaRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{23}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DecideSchemaRequest) GetTable() string {
@@ -1835,7 +1930,7 @@ type DecideSchemaResponse struct {
 
 func (x *DecideSchemaResponse) Reset() {
 	*x = DecideSchemaResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[24]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1847,7 +1942,7 @@ func (x *DecideSchemaResponse) String() string {
 func (*DecideSchemaResponse) ProtoMessage() {}
 
 func (x *DecideSchemaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[24]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1860,7 +1955,7 @@ func (x *DecideSchemaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideSchemaResponse.ProtoReflect.Descriptor instead.
 func (*DecideSchemaResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{24}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DecideSchemaResponse) GetDecisions() []*SchemaDecision {
@@ -1909,7 +2004,7 @@ type SchemaDecision struct {
 
 func (x *SchemaDecision) Reset() {
 	*x = SchemaDecision{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[25]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +2016,7 @@ func (x *SchemaDecision) String() string {
 func (*SchemaDecision) ProtoMessage() {}
 
 func (x *SchemaDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[25]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +2029,7 @@ func (x *SchemaDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchemaDecision.ProtoReflect.Descriptor instead.
 func (*SchemaDecision) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{25}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SchemaDecision) GetPipeline() string {
@@ -1997,13 +2092,19 @@ var File_icestream_committer_v1_committer_proto protoreflect.FileDescriptor
 
 const file_icestream_committer_v1_committer_proto_rawDesc = "" +
 	"\n" +
-	"&icestream/committer/v1/committer.proto\x12\x16icestream.committer.v1\x1a\x1eicestream/types/v1/types.proto\"\xd3\x01\n" +
+	"&icestream/committer/v1/committer.proto\x12\x16icestream.committer.v1\x1a\x1eicestream/types/v1/types.proto\"\xa6\x02\n" +
 	"\x13ResetOffsetsRequest\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x125\n" +
 	"\x04base\x18\x02 \x01(\x0e2!.icestream.committer.v1.ResetBaseR\x04base\x12>\n" +
 	"\aforward\x18\x03 \x03(\v2$.icestream.committer.v1.ResetForwardR\aforward\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x17\n" +
-	"\adry_run\x18\x05 \x01(\bR\x06dryRun\"v\n" +
+	"\adry_run\x18\x05 \x01(\bR\x06dryRun\x123\n" +
+	"\x03log\x18\x06 \x03(\v2!.icestream.committer.v1.LogExtentR\x03log\x12\x1c\n" +
+	"\tunchecked\x18\a \x01(\bR\tunchecked\"\x99\x01\n" +
+	"\tLogExtent\x12;\n" +
+	"\tpartition\x18\x01 \x01(\v2\x1d.icestream.types.v1.PartitionR\tpartition\x12\x18\n" +
+	"\acluster\x18\x02 \x01(\tR\acluster\x125\n" +
+	"\x05range\x18\x03 \x01(\v2\x1f.icestream.types.v1.OffsetRangeR\x05range\"v\n" +
 	"\fResetForward\x12\x1a\n" +
 	"\bpipeline\x18\x01 \x01(\tR\bpipeline\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x1c\n" +
@@ -2015,13 +2116,14 @@ const file_icestream_committer_v1_committer_proto_rawDesc = "" +
 	"partitions\x12\x1f\n" +
 	"\vsnapshot_id\x18\x02 \x01(\x03R\n" +
 	"snapshotId\x12\x1b\n" +
-	"\tlog_epoch\x18\x03 \x01(\x03R\blogEpoch\"\x9f\x01\n" +
+	"\tlog_epoch\x18\x03 \x01(\x03R\blogEpoch\"\xb7\x01\n" +
 	"\x0eResetPartition\x12;\n" +
 	"\tpartition\x18\x01 \x01(\v2\x1d.icestream.types.v1.PartitionR\tpartition\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\x03R\x05table\x12\x12\n" +
 	"\x04copy\x18\x03 \x01(\x03R\x04copy\x12\x12\n" +
 	"\x04next\x18\x04 \x01(\x03R\x04next\x12\x12\n" +
-	"\x04lost\x18\x05 \x01(\x03R\x04lost\"\x81\x02\n" +
+	"\x04lost\x18\x05 \x01(\x03R\x04lost\x12\x16\n" +
+	"\x06remark\x18\x06 \x01(\tR\x06remark\"\x81\x02\n" +
 	"\x10OpenTableRequest\x12\x1a\n" +
 	"\bpipeline\x18\x01 \x01(\tR\bpipeline\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x14\n" +
@@ -2182,86 +2284,91 @@ func file_icestream_committer_v1_committer_proto_rawDescGZIP() []byte {
 }
 
 var file_icestream_committer_v1_committer_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_icestream_committer_v1_committer_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_icestream_committer_v1_committer_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_icestream_committer_v1_committer_proto_goTypes = []any{
 	(ResetBase)(0),                     // 0: icestream.committer.v1.ResetBase
 	(SchemaAction)(0),                  // 1: icestream.committer.v1.SchemaAction
 	(*ResetOffsetsRequest)(nil),        // 2: icestream.committer.v1.ResetOffsetsRequest
-	(*ResetForward)(nil),               // 3: icestream.committer.v1.ResetForward
-	(*ResetOffsetsResponse)(nil),       // 4: icestream.committer.v1.ResetOffsetsResponse
-	(*ResetPartition)(nil),             // 5: icestream.committer.v1.ResetPartition
-	(*OpenTableRequest)(nil),           // 6: icestream.committer.v1.OpenTableRequest
-	(*PartitionStart)(nil),             // 7: icestream.committer.v1.PartitionStart
-	(*TableSettings)(nil),              // 8: icestream.committer.v1.TableSettings
-	(*OpenTableResponse)(nil),          // 9: icestream.committer.v1.OpenTableResponse
-	(*ProposeSchemaRequest)(nil),       // 10: icestream.committer.v1.ProposeSchemaRequest
-	(*ProposeSchemaResponse)(nil),      // 11: icestream.committer.v1.ProposeSchemaResponse
-	(*SchemaRefusal)(nil),              // 12: icestream.committer.v1.SchemaRefusal
-	(*CommitNowRequest)(nil),           // 13: icestream.committer.v1.CommitNowRequest
-	(*RenewTableRequest)(nil),          // 14: icestream.committer.v1.RenewTableRequest
-	(*RenewTableResponse)(nil),         // 15: icestream.committer.v1.RenewTableResponse
-	(*CommitNowResponse)(nil),          // 16: icestream.committer.v1.CommitNowResponse
-	(*ReplayQuarantineRequest)(nil),    // 17: icestream.committer.v1.ReplayQuarantineRequest
-	(*QuarantineFilter)(nil),           // 18: icestream.committer.v1.QuarantineFilter
-	(*ReplayQuarantineResponse)(nil),   // 19: icestream.committer.v1.ReplayQuarantineResponse
-	(*ReplaySnapshot)(nil),             // 20: icestream.committer.v1.ReplaySnapshot
-	(*ReplayRefusal)(nil),              // 21: icestream.committer.v1.ReplayRefusal
-	(*ListSchemaRefusalsRequest)(nil),  // 22: icestream.committer.v1.ListSchemaRefusalsRequest
-	(*ListSchemaRefusalsResponse)(nil), // 23: icestream.committer.v1.ListSchemaRefusalsResponse
-	(*RefusedSchema)(nil),              // 24: icestream.committer.v1.RefusedSchema
-	(*DecideSchemaRequest)(nil),        // 25: icestream.committer.v1.DecideSchemaRequest
-	(*DecideSchemaResponse)(nil),       // 26: icestream.committer.v1.DecideSchemaResponse
-	(*SchemaDecision)(nil),             // 27: icestream.committer.v1.SchemaDecision
-	nil,                                // 28: icestream.committer.v1.TableSettings.PropertiesEntry
-	(*v1.Partition)(nil),               // 29: icestream.types.v1.Partition
-	(*v1.PartitionPosition)(nil),       // 30: icestream.types.v1.PartitionPosition
-	(*v1.TableSchema)(nil),             // 31: icestream.types.v1.TableSchema
-	(*v1.Commit)(nil),                  // 32: icestream.types.v1.Commit
+	(*LogExtent)(nil),                  // 3: icestream.committer.v1.LogExtent
+	(*ResetForward)(nil),               // 4: icestream.committer.v1.ResetForward
+	(*ResetOffsetsResponse)(nil),       // 5: icestream.committer.v1.ResetOffsetsResponse
+	(*ResetPartition)(nil),             // 6: icestream.committer.v1.ResetPartition
+	(*OpenTableRequest)(nil),           // 7: icestream.committer.v1.OpenTableRequest
+	(*PartitionStart)(nil),             // 8: icestream.committer.v1.PartitionStart
+	(*TableSettings)(nil),              // 9: icestream.committer.v1.TableSettings
+	(*OpenTableResponse)(nil),          // 10: icestream.committer.v1.OpenTableResponse
+	(*ProposeSchemaRequest)(nil),       // 11: icestream.committer.v1.ProposeSchemaRequest
+	(*ProposeSchemaResponse)(nil),      // 12: icestream.committer.v1.ProposeSchemaResponse
+	(*SchemaRefusal)(nil),              // 13: icestream.committer.v1.SchemaRefusal
+	(*CommitNowRequest)(nil),           // 14: icestream.committer.v1.CommitNowRequest
+	(*RenewTableRequest)(nil),          // 15: icestream.committer.v1.RenewTableRequest
+	(*RenewTableResponse)(nil),         // 16: icestream.committer.v1.RenewTableResponse
+	(*CommitNowResponse)(nil),          // 17: icestream.committer.v1.CommitNowResponse
+	(*ReplayQuarantineRequest)(nil),    // 18: icestream.committer.v1.ReplayQuarantineRequest
+	(*QuarantineFilter)(nil),           // 19: icestream.committer.v1.QuarantineFilter
+	(*ReplayQuarantineResponse)(nil),   // 20: icestream.committer.v1.ReplayQuarantineResponse
+	(*ReplaySnapshot)(nil),             // 21: icestream.committer.v1.ReplaySnapshot
+	(*ReplayRefusal)(nil),              // 22: icestream.committer.v1.ReplayRefusal
+	(*ListSchemaRefusalsRequest)(nil),  // 23: icestream.committer.v1.ListSchemaRefusalsRequest
+	(*ListSchemaRefusalsResponse)(nil), // 24: icestream.committer.v1.ListSchemaRefusalsResponse
+	(*RefusedSchema)(nil),              // 25: icestream.committer.v1.RefusedSchema
+	(*DecideSchemaRequest)(nil),        // 26: icestream.committer.v1.DecideSchemaRequest
+	(*DecideSchemaResponse)(nil),       // 27: icestream.committer.v1.DecideSchemaResponse
+	(*SchemaDecision)(nil),             // 28: icestream.committer.v1.SchemaDecision
+	nil,                                // 29: icestream.committer.v1.TableSettings.PropertiesEntry
+	(*v1.Partition)(nil),               // 30: icestream.types.v1.Partition
+	(*v1.OffsetRange)(nil),             // 31: icestream.types.v1.OffsetRange
+	(*v1.PartitionPosition)(nil),       // 32: icestream.types.v1.PartitionPosition
+	(*v1.TableSchema)(nil),             // 33: icestream.types.v1.TableSchema
+	(*v1.Commit)(nil),                  // 34: icestream.types.v1.Commit
 }
 var file_icestream_committer_v1_committer_proto_depIdxs = []int32{
 	0,  // 0: icestream.committer.v1.ResetOffsetsRequest.base:type_name -> icestream.committer.v1.ResetBase
-	3,  // 1: icestream.committer.v1.ResetOffsetsRequest.forward:type_name -> icestream.committer.v1.ResetForward
-	5,  // 2: icestream.committer.v1.ResetOffsetsResponse.partitions:type_name -> icestream.committer.v1.ResetPartition
-	29, // 3: icestream.committer.v1.ResetPartition.partition:type_name -> icestream.types.v1.Partition
-	7,  // 4: icestream.committer.v1.OpenTableRequest.partitions:type_name -> icestream.committer.v1.PartitionStart
-	8,  // 5: icestream.committer.v1.OpenTableRequest.settings:type_name -> icestream.committer.v1.TableSettings
-	29, // 6: icestream.committer.v1.PartitionStart.partition:type_name -> icestream.types.v1.Partition
-	28, // 7: icestream.committer.v1.TableSettings.properties:type_name -> icestream.committer.v1.TableSettings.PropertiesEntry
-	30, // 8: icestream.committer.v1.OpenTableResponse.positions:type_name -> icestream.types.v1.PartitionPosition
-	31, // 9: icestream.committer.v1.OpenTableResponse.schema:type_name -> icestream.types.v1.TableSchema
-	31, // 10: icestream.committer.v1.ProposeSchemaResponse.schema:type_name -> icestream.types.v1.TableSchema
-	12, // 11: icestream.committer.v1.ProposeSchemaResponse.refusals:type_name -> icestream.committer.v1.SchemaRefusal
-	32, // 12: icestream.committer.v1.CommitNowResponse.commit:type_name -> icestream.types.v1.Commit
-	18, // 13: icestream.committer.v1.ReplayQuarantineRequest.filter:type_name -> icestream.committer.v1.QuarantineFilter
-	20, // 14: icestream.committer.v1.ReplayQuarantineResponse.snapshots:type_name -> icestream.committer.v1.ReplaySnapshot
-	21, // 15: icestream.committer.v1.ReplayQuarantineResponse.refusals:type_name -> icestream.committer.v1.ReplayRefusal
-	24, // 16: icestream.committer.v1.ListSchemaRefusalsResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
-	12, // 17: icestream.committer.v1.RefusedSchema.refusals:type_name -> icestream.committer.v1.SchemaRefusal
-	1,  // 18: icestream.committer.v1.DecideSchemaRequest.action:type_name -> icestream.committer.v1.SchemaAction
-	27, // 19: icestream.committer.v1.DecideSchemaResponse.decisions:type_name -> icestream.committer.v1.SchemaDecision
-	24, // 20: icestream.committer.v1.DecideSchemaResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
-	1,  // 21: icestream.committer.v1.SchemaDecision.action:type_name -> icestream.committer.v1.SchemaAction
-	6,  // 22: icestream.committer.v1.TableService.OpenTable:input_type -> icestream.committer.v1.OpenTableRequest
-	10, // 23: icestream.committer.v1.TableService.ProposeSchema:input_type -> icestream.committer.v1.ProposeSchemaRequest
-	13, // 24: icestream.committer.v1.AdminService.CommitNow:input_type -> icestream.committer.v1.CommitNowRequest
-	14, // 25: icestream.committer.v1.AdminService.RenewTable:input_type -> icestream.committer.v1.RenewTableRequest
-	22, // 26: icestream.committer.v1.AdminService.ListSchemaRefusals:input_type -> icestream.committer.v1.ListSchemaRefusalsRequest
-	25, // 27: icestream.committer.v1.AdminService.DecideSchema:input_type -> icestream.committer.v1.DecideSchemaRequest
-	17, // 28: icestream.committer.v1.AdminService.ReplayQuarantine:input_type -> icestream.committer.v1.ReplayQuarantineRequest
-	2,  // 29: icestream.committer.v1.AdminService.ResetOffsets:input_type -> icestream.committer.v1.ResetOffsetsRequest
-	9,  // 30: icestream.committer.v1.TableService.OpenTable:output_type -> icestream.committer.v1.OpenTableResponse
-	11, // 31: icestream.committer.v1.TableService.ProposeSchema:output_type -> icestream.committer.v1.ProposeSchemaResponse
-	16, // 32: icestream.committer.v1.AdminService.CommitNow:output_type -> icestream.committer.v1.CommitNowResponse
-	15, // 33: icestream.committer.v1.AdminService.RenewTable:output_type -> icestream.committer.v1.RenewTableResponse
-	23, // 34: icestream.committer.v1.AdminService.ListSchemaRefusals:output_type -> icestream.committer.v1.ListSchemaRefusalsResponse
-	26, // 35: icestream.committer.v1.AdminService.DecideSchema:output_type -> icestream.committer.v1.DecideSchemaResponse
-	19, // 36: icestream.committer.v1.AdminService.ReplayQuarantine:output_type -> icestream.committer.v1.ReplayQuarantineResponse
-	4,  // 37: icestream.committer.v1.AdminService.ResetOffsets:output_type -> icestream.committer.v1.ResetOffsetsResponse
-	30, // [30:38] is the sub-list for method output_type
-	22, // [22:30] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	4,  // 1: icestream.committer.v1.ResetOffsetsRequest.forward:type_name -> icestream.committer.v1.ResetForward
+	3,  // 2: icestream.committer.v1.ResetOffsetsRequest.log:type_name -> icestream.committer.v1.LogExtent
+	30, // 3: icestream.committer.v1.LogExtent.partition:type_name -> icestream.types.v1.Partition
+	31, // 4: icestream.committer.v1.LogExtent.range:type_name -> icestream.types.v1.OffsetRange
+	6,  // 5: icestream.committer.v1.ResetOffsetsResponse.partitions:type_name -> icestream.committer.v1.ResetPartition
+	30, // 6: icestream.committer.v1.ResetPartition.partition:type_name -> icestream.types.v1.Partition
+	8,  // 7: icestream.committer.v1.OpenTableRequest.partitions:type_name -> icestream.committer.v1.PartitionStart
+	9,  // 8: icestream.committer.v1.OpenTableRequest.settings:type_name -> icestream.committer.v1.TableSettings
+	30, // 9: icestream.committer.v1.PartitionStart.partition:type_name -> icestream.types.v1.Partition
+	29, // 10: icestream.committer.v1.TableSettings.properties:type_name -> icestream.committer.v1.TableSettings.PropertiesEntry
+	32, // 11: icestream.committer.v1.OpenTableResponse.positions:type_name -> icestream.types.v1.PartitionPosition
+	33, // 12: icestream.committer.v1.OpenTableResponse.schema:type_name -> icestream.types.v1.TableSchema
+	33, // 13: icestream.committer.v1.ProposeSchemaResponse.schema:type_name -> icestream.types.v1.TableSchema
+	13, // 14: icestream.committer.v1.ProposeSchemaResponse.refusals:type_name -> icestream.committer.v1.SchemaRefusal
+	34, // 15: icestream.committer.v1.CommitNowResponse.commit:type_name -> icestream.types.v1.Commit
+	19, // 16: icestream.committer.v1.ReplayQuarantineRequest.filter:type_name -> icestream.committer.v1.QuarantineFilter
+	21, // 17: icestream.committer.v1.ReplayQuarantineResponse.snapshots:type_name -> icestream.committer.v1.ReplaySnapshot
+	22, // 18: icestream.committer.v1.ReplayQuarantineResponse.refusals:type_name -> icestream.committer.v1.ReplayRefusal
+	25, // 19: icestream.committer.v1.ListSchemaRefusalsResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
+	13, // 20: icestream.committer.v1.RefusedSchema.refusals:type_name -> icestream.committer.v1.SchemaRefusal
+	1,  // 21: icestream.committer.v1.DecideSchemaRequest.action:type_name -> icestream.committer.v1.SchemaAction
+	28, // 22: icestream.committer.v1.DecideSchemaResponse.decisions:type_name -> icestream.committer.v1.SchemaDecision
+	25, // 23: icestream.committer.v1.DecideSchemaResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
+	1,  // 24: icestream.committer.v1.SchemaDecision.action:type_name -> icestream.committer.v1.SchemaAction
+	7,  // 25: icestream.committer.v1.TableService.OpenTable:input_type -> icestream.committer.v1.OpenTableRequest
+	11, // 26: icestream.committer.v1.TableService.ProposeSchema:input_type -> icestream.committer.v1.ProposeSchemaRequest
+	14, // 27: icestream.committer.v1.AdminService.CommitNow:input_type -> icestream.committer.v1.CommitNowRequest
+	15, // 28: icestream.committer.v1.AdminService.RenewTable:input_type -> icestream.committer.v1.RenewTableRequest
+	23, // 29: icestream.committer.v1.AdminService.ListSchemaRefusals:input_type -> icestream.committer.v1.ListSchemaRefusalsRequest
+	26, // 30: icestream.committer.v1.AdminService.DecideSchema:input_type -> icestream.committer.v1.DecideSchemaRequest
+	18, // 31: icestream.committer.v1.AdminService.ReplayQuarantine:input_type -> icestream.committer.v1.ReplayQuarantineRequest
+	2,  // 32: icestream.committer.v1.AdminService.ResetOffsets:input_type -> icestream.committer.v1.ResetOffsetsRequest
+	10, // 33: icestream.committer.v1.TableService.OpenTable:output_type -> icestream.committer.v1.OpenTableResponse
+	12, // 34: icestream.committer.v1.TableService.ProposeSchema:output_type -> icestream.committer.v1.ProposeSchemaResponse
+	17, // 35: icestream.committer.v1.AdminService.CommitNow:output_type -> icestream.committer.v1.CommitNowResponse
+	16, // 36: icestream.committer.v1.AdminService.RenewTable:output_type -> icestream.committer.v1.RenewTableResponse
+	24, // 37: icestream.committer.v1.AdminService.ListSchemaRefusals:output_type -> icestream.committer.v1.ListSchemaRefusalsResponse
+	27, // 38: icestream.committer.v1.AdminService.DecideSchema:output_type -> icestream.committer.v1.DecideSchemaResponse
+	20, // 39: icestream.committer.v1.AdminService.ReplayQuarantine:output_type -> icestream.committer.v1.ReplayQuarantineResponse
+	5,  // 40: icestream.committer.v1.AdminService.ResetOffsets:output_type -> icestream.committer.v1.ResetOffsetsResponse
+	33, // [33:41] is the sub-list for method output_type
+	25, // [25:33] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_icestream_committer_v1_committer_proto_init() }
@@ -2269,14 +2376,14 @@ func file_icestream_committer_v1_committer_proto_init() {
 	if File_icestream_committer_v1_committer_proto != nil {
 		return
 	}
-	file_icestream_committer_v1_committer_proto_msgTypes[16].OneofWrappers = []any{}
+	file_icestream_committer_v1_committer_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_icestream_committer_v1_committer_proto_rawDesc), len(file_icestream_committer_v1_committer_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
