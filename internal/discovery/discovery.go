@@ -6,6 +6,7 @@ package discovery
 
 import (
 	"context"
+	"time"
 
 	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/fault"
@@ -30,6 +31,36 @@ type Resolver interface {
 	// Instances returns the addresses of all instances in a role, for calls that any can answer. It fails with
 	// fault.Unavailable when there is none.
 	Instances(ctx context.Context, role Role) ([]string, error)
+}
+
+// look is how often Moved asks, and looks how often in a row the answer must be another one: a single answer may be out
+// of date.
+const (
+	look  = 5 * time.Second
+	looks = 2
+)
+
+// Moved waits until somebody else than address owns the table, and returns who; it returns "" when ctx ends. Whoever
+// keeps a stream to an owner ends it then: an owner that lost its role may live on and never end the stream itself, and
+// nothing that reaches it would count any more (G11).
+func Moved(ctx context.Context, r Resolver, table string, role Role, address string) string {
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for other := 0; ; {
+		select {
+		case <-ctx.Done():
+			return ""
+		case <-tick.C:
+		}
+		now, err := r.Owner(ctx, table, role)
+		if err != nil || now == address {
+			other = 0
+			continue
+		}
+		if other++; other == looks {
+			return now
+		}
+	}
 }
 
 // Static is a resolver over fixed addresses, one instance of each role, which owns every table.

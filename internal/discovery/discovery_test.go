@@ -3,6 +3,8 @@ package discovery
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -48,4 +50,36 @@ func TestStatic(t *testing.T) {
 func TestUnknownTypeSaysWhatToUse(t *testing.T) {
 	_, err := FromConfig(config.Discovery{Type: "stars"})
 	require.ErrorContains(t, err, "use static")
+}
+
+// turns names one owner after the other, the last one for ever; "" is that nobody can be told.
+type turns struct {
+	Static
+
+	owners []string
+}
+
+func (r *turns) Owner(context.Context, string, Role) (string, error) {
+	now := r.owners[0]
+	if len(r.owners) > 1 {
+		r.owners = r.owners[1:]
+	}
+	if now == "" {
+		return "", fault.New(fault.Unavailable, "nobody")
+	}
+	return now, nil
+}
+
+// G11: an owner that lives on after the role moved is left; one answer that is out of date, or none, moves nobody.
+func TestAnOwnerIsLeftWhenTheRoleHasMovedForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		now := Moved(t.Context(), &turns{owners: []string{"a", "b", "a", "b", "", "b", "a", "b", "b"}}, "t", Buffer, "a")
+		require.Equal(t, "b", now)
+		require.Equal(t, 9*look, time.Since(began))
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		require.Empty(t, Moved(ctx, &turns{owners: []string{"a"}}, "t", Buffer, "a"))
+	})
 }

@@ -128,13 +128,18 @@ func (s *Service) pipelineConfig(i int, schemas *registry.Client) (pipeline.Conf
 		},
 		MessageMax: message, Window: share / 2,
 		Committer: func(ctx context.Context, table string) (grpc.ClientConnInterface, error) {
-			return s.conns.owner(ctx, table, discovery.Committer)
+			conn, _, err := s.conns.owner(ctx, table, discovery.Committer)
+			return conn, err
 		},
-		Buffer: func(ctx context.Context, table, addr string) (grpc.ClientConnInterface, error) {
-			if addr != "" {
-				return s.conns.pool.Conn(addr)
+		Buffer: func(ctx context.Context, table, addr string) (conn grpc.ClientConnInterface, at string, err error) {
+			if addr == "" {
+				return s.conns.owner(ctx, table, discovery.Buffer)
 			}
-			return s.conns.owner(ctx, table, discovery.Buffer)
+			conn, err = s.conns.pool.Conn(addr)
+			return conn, addr, err
+		},
+		Moved: func(ctx context.Context, table, at string) string {
+			return discovery.Moved(ctx, s.d.Resolver, table, discovery.Buffer, at)
 		},
 		Health: func(ready bool, reason string) {
 			if ready {
@@ -221,10 +226,11 @@ func newConnections(d Deps, cfg Config) *connections {
 	return &connections{resolver: d.Resolver, options: o, pool: rpc.NewPool(o)}
 }
 
-func (c *connections) owner(ctx context.Context, table string, role discovery.Role) (grpc.ClientConnInterface, error) {
-	addr, err := c.resolver.Owner(ctx, table, role)
-	if err != nil {
-		return nil, err
+// owner returns a connection to the owner of a table, and its address.
+func (c *connections) owner(ctx context.Context, table string, role discovery.Role) (conn grpc.ClientConnInterface, at string, err error) {
+	if at, err = c.resolver.Owner(ctx, table, role); err != nil {
+		return nil, "", err
 	}
-	return c.pool.Conn(addr)
+	conn, err = c.pool.Conn(at)
+	return conn, at, err
 }

@@ -78,6 +78,7 @@ type world struct {
 	progress    map[int32]event.Progress
 	refuseNext  bufferv1.AppendOutcome
 	away        bool // the table log takes no streams
+	mute        bool // streams are not told of new schemas
 	knocks      int  // streams that were turned away
 	looks       int  // for offsets without records, of hideFrom
 }
@@ -257,6 +258,9 @@ func (w *world) publish(s *schema.Schema) *typesv1.TableSchema {
 	ts := &typesv1.TableSchema{Fingerprint: fp, Columns: columns}
 	if w.known[fp] == nil {
 		w.known[fp] = s
+		if w.mute {
+			return ts
+		}
 		w.broadcast(&bufferv1.AppendResponse{Message: &bufferv1.AppendResponse_Schema{Schema: ts}})
 	}
 	return ts

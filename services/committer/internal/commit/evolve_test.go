@@ -106,6 +106,31 @@ func TestALostAnswerIsSettledWhereOthersChangedTheSchemaWithoutASnapshot(t *test
 	})
 }
 
+// G11: ingest makes rows without a value by the schema that it is answered. Others added a column, nobody has proposed it,
+// and the log knows it all the same.
+func TestTheSchemaThatAnOpeningAnswersIsPublished(t *testing.T) {
+	evolving(t, func(t *testing.T, r *rig) {
+		r.lake.view(func() {
+			s := r.lake.schema.Clone()
+			s.Columns = append(s.Columns, field("theirs", 0, schema.Long))
+			s.AssignIDs()
+			r.lake.schema, r.lake.schemaID = s, r.lake.schemaID+1
+		})
+		r.lake.foreign()
+		r.pass(time.Minute)
+		for range 2 {
+			o, err := r.table.OpenPipeline(t.Context(), "me/cluster", "p", nil)
+			require.NoError(t, err)
+			require.Contains(t, string(o.Schema.Columns), "theirs")
+			require.Equal(t, o.Schema, r.buffer.schemas[len(r.buffer.schemas)-1])
+		}
+		r.buffer.set(func() { r.buffer.fail = fault.New(fault.Unavailable, "no route") })
+		_, err := r.table.OpenPipeline(t.Context(), "me/cluster", "p", nil)
+		require.ErrorContains(t, err, "no route")
+		r.buffer.set(func() { r.buffer.fail = nil })
+	})
+}
+
 // G10: a refusal changes nothing, names both types, and waits for an answer; older writers go on.
 func TestARefusedSchemaWaitsForADecision(t *testing.T) {
 	evolving(t, func(t *testing.T, r *rig) {

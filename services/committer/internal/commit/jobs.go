@@ -20,7 +20,8 @@ type Opened struct {
 
 // OpenPipeline makes the table know the pipeline and the starts of its
 // partitions, in one empty snapshot when something is new, and answers once the
-// buffer knows them too. Partitions that the table knows keep their position. A
+// buffer knows them and the schema too: ingest makes rows of it where no record
+// has one, and nobody proposes what others did to the columns (G11). Partitions that the table knows keep their position. A
 // pipeline that another owner feeds is refused.
 func (t *Table) OpenPipeline(ctx context.Context, owner, pipeline string, starts ident.Vector) (Opened, error) {
 	return ask(ctx, t, func(ctx context.Context) (Opened, error) {
@@ -32,6 +33,9 @@ func (t *Table) OpenPipeline(ctx context.Context, owner, pipeline string, starts
 		}
 		s, err := eventSchema(t.head.SchemaID, t.head.Schema)
 		if err != nil {
+			return Opened{}, err
+		}
+		if err := t.publish(ctx, s); err != nil {
 			return Opened{}, err
 		}
 		return Opened{Table: t.head.Table, Positions: t.head.State.Pipelines[pipeline].Positions.Clone(), Schema: s}, nil

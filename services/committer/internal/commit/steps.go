@@ -148,8 +148,11 @@ func (t *Table) talkToBuffer(ctx context.Context, now time.Time) (time.Time, err
 			t.talkFailed("opening the table at the buffer", err)
 			return t.talkAt, nil
 		}
-		if w != nil {
+		if w != nil { // kept, since the fence may have to wait
 			wanted = w
+			t.mu.Lock()
+			t.wanted = w
+			t.mu.Unlock()
 		}
 	}
 	if wanted == nil {

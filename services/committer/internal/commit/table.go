@@ -216,10 +216,11 @@ func (t *Table) Failed(err error) {
 }
 
 // Reopen notes that the buffer may not know the table, because the stream from it
-// broke, or one to another began.
+// broke, or one to another began. What was wanted on the stream before, a buffer
+// wants again that still does.
 func (t *Table) Reopen() {
 	t.mu.Lock()
-	t.opening = true
+	t.opening, t.wanted = true, nil
 	t.mu.Unlock()
 	t.Wake()
 }

@@ -492,6 +492,39 @@ func TestAGrantThatIsRefusedIsNotOfferedAgain(t *testing.T) {
 	})
 }
 
+// G11: what the answer to an opening wants is done although the fence before was just now, and nobody says it twice.
+func TestAWishThatHasToWaitIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.start()
+		r.pass(time.Second)
+		epoch := r.head().State.LogEpoch
+		r.buffer.set(func() { r.buffer.want = &Wanted{Nonce: 2} })
+		r.table.Reopen()
+		r.pass(time.Minute)
+		require.Equal(t, epoch+1, r.head().State.LogEpoch)
+		require.Contains(t, r.buffer.grants, uint64(2))
+		require.NoError(t, r.stop())
+	})
+}
+
+// G11: the wish of a buffer that is not followed any more is not granted to the next one.
+func TestAWishEndsWithItsStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.start()
+		r.pass(time.Second)
+		epoch := r.head().State.LogEpoch
+		r.table.Want(Wanted{Nonce: 2}) // has to wait, since a fence was just now
+		r.pass(time.Second)
+		r.table.Reopen() // another buffer, which serves
+		r.pass(time.Minute)
+		require.Equal(t, epoch, r.head().State.LogEpoch)
+		require.NotContains(t, r.buffer.grants, uint64(2))
+		require.NoError(t, r.stop())
+	})
+}
+
 func TestFencesAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

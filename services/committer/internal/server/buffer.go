@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 
 	"google.golang.org/grpc"
 
@@ -20,47 +22,89 @@ type Dialer interface {
 	Conn(address string) (*grpc.ClientConn, error)
 }
 
-// bufferClient is the table log of one table, wherever its owner is at the
-// moment.
+// bufferClient is the table log of one table. A stream goes to whoever owns the
+// table when it begins: what was resolved once may be the address of a buffer that
+// never comes back. All calls go where the last stream went. If each looked the
+// owner up by itself, then while the role moves a buffer would be opened that
+// nobody follows, and the one that is followed would wait for ever (G11). Each
+// stream that begins has the table opened again, so this holds in every order:
+//
+//   - The stream moved before the call: the call reaches the new buffer.
+//   - The call went before the stream moved: the new stream opens the table anew
+//     where it leads, and the wish of the old buffer is forgotten with it.
+//   - The role moved and the stream did not, since the old buffer lives on: the
+//     stream is ended, see NewStream.
 type bufferClient struct {
 	table   string
 	resolve discovery.Resolver
 	dial    Dialer
+	log     *slog.Logger
+
+	mu sync.Mutex
+	at string // where the last stream went; "" before the first
 }
 
-var _ commit.Buffer = (*bufferClient)(nil)
+var (
+	_ commit.Buffer            = (*bufferClient)(nil)
+	_ grpc.ClientConnInterface = (*bufferClient)(nil)
+)
 
-// conn returns the connection to the owner.
+// address returns where calls go: to the buffer of the last stream, or to the owner
+// while there was none.
+func (b *bufferClient) address(ctx context.Context) (string, error) {
+	b.mu.Lock()
+	at := b.at
+	b.mu.Unlock()
+	if at != "" {
+		return at, nil
+	}
+	return b.resolve.Owner(ctx, b.table, discovery.Buffer)
+}
+
 func (b *bufferClient) conn(ctx context.Context) (*grpc.ClientConn, error) {
-	address, err := b.resolve.Owner(ctx, b.table, discovery.Buffer)
+	address, err := b.address(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return b.dial.Conn(address)
 }
 
-// whoever is a connection to whoever owns the table when a call begins. What was
-// resolved once may be the address of a buffer that never comes back (G11).
-type whoever struct{ b *bufferClient }
-
-var _ grpc.ClientConnInterface = whoever{}
-
 // Invoke implements grpc.ClientConnInterface.
-func (w whoever) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	conn, err := w.b.conn(ctx)
+func (b *bufferClient) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	conn, err := b.conn(ctx)
 	if err != nil {
 		return err
 	}
 	return conn.Invoke(ctx, method, args, reply, opts...)
 }
 
-// NewStream implements grpc.ClientConnInterface.
-func (w whoever) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	conn, err := w.b.conn(ctx)
+// NewStream implements grpc.ClientConnInterface. The stream must end with ctx; it
+// also ends when the table has had another owner for some seconds.
+func (b *bufferClient) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	address, err := b.resolve.Owner(ctx, b.table, discovery.Buffer)
 	if err != nil {
 		return nil, err
 	}
-	return conn.NewStream(ctx, desc, method, opts...)
+	conn, err := b.dial.Conn(address)
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	b.at = address
+	b.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := conn.NewStream(ctx, desc, method, opts...)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	go func() {
+		defer cancel()
+		if now := discovery.Moved(ctx, b.resolve, b.table, discovery.Buffer, address); now != "" {
+			b.log.Info("another buffer owns the table: following it", "table", b.table, "buffer", now, "before", address)
+		}
+	}()
+	return stream, nil
 }
 
 func (b *bufferClient) client(ctx context.Context) (bufferv1.TableLogServiceClient, error) {

@@ -83,6 +83,7 @@ type entry struct {
 	table  *commit.Table
 	puller *pull.Puller
 	lake   *lake.Table
+	buffer *bufferClient
 	stop   context.CancelFunc
 	plan   atomic.Pointer[Plan]
 	feeds  map[string]bool // pipelines, by turns
@@ -271,13 +272,13 @@ func (h *Hub) start(e *entry, name string, t *lake.Table) error {
 	}
 	h.replan(e)
 	log := h.o.Log.With("table", name)
-	buffer := &bufferClient{table: name, resolve: h.o.Resolve, dial: h.o.Dial}
-	e.lake = t
+	buffer := h.bufferOf(name)
+	e.lake, e.buffer = t, buffer
 	e.puller = pull.New(pull.Options{
 		Table: name, Files: &files{hub: h, entry: e}, Budget: h.budget, Hot: &h.hot, Log: h.o.Log,
 		Follow: func(ctx context.Context, handler follow.Handler) error {
 			return follow.Run(ctx, follow.Options{
-				Conn: whoever{buffer}, Table: name, Role: bufferv1.FollowerRole_FOLLOWER_ROLE_COMMITTER, Name: h.o.Instance, Log: h.o.Log,
+				Conn: buffer, Table: name, Role: bufferv1.FollowerRole_FOLLOWER_ROLE_COMMITTER, Name: h.o.Instance, Log: h.o.Log,
 			}, handler)
 		},
 	})
@@ -311,6 +312,11 @@ func (h *Hub) start(e *entry, name string, t *lake.Table) error {
 		<-pulled
 	})
 	return nil
+}
+
+// bufferOf returns a client for the log of a table.
+func (h *Hub) bufferOf(table string) *bufferClient {
+	return &bufferClient{table: table, resolve: h.o.Resolve, dial: h.o.Dial, log: h.o.Log}
 }
 
 // watch shows the state of the tables in the health of the process.

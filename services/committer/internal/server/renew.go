@@ -22,7 +22,7 @@ func (h *Hub) mayCreate(ctx context.Context, name string) error {
 	if renewed {
 		return h.quarantineGone(ctx, name)
 	}
-	buffer := &bufferClient{table: name, resolve: h.o.Resolve, dial: h.o.Dial}
+	buffer := h.bufferOf(name)
 	id, err := buffer.remembers(ctx)
 	switch {
 	case err != nil:

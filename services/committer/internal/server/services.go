@@ -11,7 +11,6 @@ import (
 
 	adminv1 "github.com/icestream/icestream/gen/go/icestream/admin/v1"
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
-	"github.com/icestream/icestream/internal/discovery"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/wire"
@@ -50,7 +49,7 @@ func (s *tableService) OpenTable(ctx context.Context, req *committerv1.OpenTable
 	if err != nil {
 		return nil, err
 	}
-	address, err := s.hub.o.Resolve.Owner(ctx, req.GetTable(), discovery.Buffer)
+	address, err := e.buffer.address(ctx) // of the log that knows what was answered here
 	if err != nil {
 		return nil, err
 	}
@@ -102,8 +101,7 @@ func (s *commitService) CommitNow(ctx context.Context, req *committerv1.CommitNo
 	if err != nil {
 		return nil, err
 	}
-	buffer := &bufferClient{table: req.GetTable(), resolve: s.hub.o.Resolve, dial: s.hub.o.Dial}
-	shown, err := buffer.visible(ctx)
+	shown, err := e.buffer.visible(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -151,6 +151,9 @@ func (l *Lane) AwaitSchema(ctx context.Context, fingerprint string, patience tim
 	}
 }
 
+// Reconnect ends the stream that the lane is on, with a cause: it does not lead where it should. All lanes on it end.
+func (l *Lane) Reconnect(cause error) { l.life.cancel(cause) }
+
 // Send sends the entry once credit and budget allow it. An error means that it was not sent or will not be answered;
 // the lane has ended then, or ctx has.
 func (l *Lane) Send(ctx context.Context, o Outgoing) error {

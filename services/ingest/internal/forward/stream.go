@@ -41,7 +41,10 @@ var (
 type Options struct {
 	// Connect returns a connection to the buffer that owns the table; it is asked before every attempt. The connection
 	// must use wire.Codec.
-	Connect  func(ctx context.Context) (grpc.ClientConnInterface, error)
+	Connect func(ctx context.Context) (grpc.ClientConnInterface, error)
+	// Moved waits until the buffer that Connect led to last has not owned the table for a while, and says who does; "" when
+	// ctx ended. The stream then begins anew. It may be nil.
+	Moved    func(ctx context.Context) string
 	Table    string
 	Pipeline string
 	Instance string
@@ -94,6 +97,9 @@ type flight struct {
 func New(o Options) *Stream {
 	if o.Committed == nil {
 		o.Committed = func(ident.Positions) {}
+	}
+	if o.Moved == nil {
+		o.Moved = func(context.Context) string { return "" }
 	}
 	if o.State == nil {
 		o.State = func(error) {}
@@ -176,6 +182,11 @@ func (s *Stream) once(ctx context.Context) (welcomed bool, _ error) {
 	go func() {
 		defer close(reported)
 		s.reports(sctx, l)
+	}()
+	go func() {
+		if now := s.o.Moved(sctx); now != "" {
+			cancel(fmt.Errorf("appending to table %s: %w: the table belongs to the buffer at %s now", s.o.Table, errClosed, now))
+		}
 	}()
 	err = s.receive(l)
 	if cause := context.Cause(sctx); cause != nil && ctx.Err() == nil {

@@ -84,7 +84,7 @@ type fixture struct {
 	committed []ident.Positions
 }
 
-func start(t *testing.T, window int64) *fixture {
+func start(t *testing.T, window int64, change ...func(*Options)) *fixture {
 	t.Helper()
 	f := &fixture{t: t, log: &scripted{streams: make(chan *serverStream)}}
 	l := bufconn.Listen(1 << 20)
@@ -95,7 +95,7 @@ func start(t *testing.T, window int64) *fixture {
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire.Codec{})))
 	require.NoError(t, err)
-	f.stream = New(Options{
+	o := Options{
 		Connect: func(context.Context) (grpc.ClientConnInterface, error) { return conn, nil },
 		Table:   "n.t", Pipeline: "p", Instance: "i", Budget: NewBudget(window), Backoff: backoff.Policy{Initial: time.Millisecond},
 		Committed: func(ps ident.Positions) {
@@ -103,7 +103,11 @@ func start(t *testing.T, window int64) *fixture {
 			defer f.mu.Unlock()
 			f.committed = append(f.committed, ps)
 		},
-	})
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	f.stream = New(o)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = f.stream.Run(ctx) }()
@@ -343,4 +347,42 @@ func TestCommittedPositionsArePassedOn(t *testing.T) { // G2
 		defer f.mu.Unlock()
 		return len(f.committed) == 2 && f.committed[0][tp()].Next == 3 && f.committed[1][tp()].Next == 9
 	}, 10*time.Second, time.Millisecond)
+}
+
+// G11: the buffer that the stream leads to lost the table and lives on: the stream ends, and begins at whoever owns it.
+func TestAStreamBeginsAnewWhenTheTableMoves(t *testing.T) {
+	moves := make(chan string, 1)
+	f := start(t, 1<<20, func(o *Options) {
+		o.Moved = func(ctx context.Context) string {
+			select {
+			case now := <-moves:
+				return now
+			case <-ctx.Done():
+				return ""
+			}
+		}
+	})
+	for range 2 {
+		f.accept().welcome(&bufferv1.AppendWelcome{Credit: 1 << 20})
+		l, err := f.stream.Join(t.Context(), tp(), 0)
+		require.NoError(t, err)
+		moves <- "b:1"
+		<-l.Done()
+		require.ErrorIs(t, l.Err(), ErrStreamDown)
+		require.ErrorContains(t, l.Err(), "belongs to the buffer at b:1 now")
+	}
+}
+
+func TestALaneMakesItsStreamBeginAnew(t *testing.T) {
+	f := start(t, 1<<20)
+	f.accept().welcome(&bufferv1.AppendWelcome{Credit: 1 << 20})
+	l, err := f.stream.Join(t.Context(), tp(), 0)
+	require.NoError(t, err)
+	l.Reconnect(errors.New("it leads to the wrong log"))
+	<-l.Done()
+	require.ErrorContains(t, l.Err(), "it leads to the wrong log")
+	f.accept().welcome(&bufferv1.AppendWelcome{Credit: 1 << 20})
+	_, err = f.stream.Join(t.Context(), tp(), 0)
+	require.NoError(t, err)
+	l.Reconnect(errors.New("of a life that is over")) // ends nothing that lives
 }

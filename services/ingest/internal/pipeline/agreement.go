@@ -92,11 +92,21 @@ func (s *session) sleep(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
+// maxReminders is how often the committer may say that it has published a schema which the log does not show, before the
+// stream begins anew: it may lead to another log than the committer's.
+const maxReminders = 3
+
 // awaitSchema waits until the log has learned the schema from the committer, and reminds the committer of it: a log
-// that came back without its journal and a committer that was restarted both have forgotten it, and rows wait.
+// that came back without its journal and a committer that was restarted both have forgotten it, and rows wait. Whatever
+// shows that the schema will not be published any more ends the session, which makes the rows anew (G11):
+//
+//   - the committer has another target for the source now, or for rows without one: those get that;
+//   - the source is refused now, or its records were sent to quarantine: the next session says so, or does so;
+//   - the committer publishes it, and the stream does not bring it: the stream begins anew, at whoever owns the table.
 func (s *session) awaitSchema(ctx context.Context, fingerprint string, pl *plan) error {
 	patience := backoff.Policy{Initial: 200 * time.Millisecond, Max: schemaPatience, Factor: 2, Jitter: 0.3}.Start()
-	for {
+	waits := "the log does not know schema " + fingerprint + " yet: waiting for the committer to publish it"
+	for reminded := 0; ; {
 		known, err := s.lane.AwaitSchema(ctx, fingerprint, patience.Next())
 		if err != nil || known {
 			if known {
@@ -104,17 +114,35 @@ func (s *session) awaitSchema(ctx context.Context, fingerprint string, pl *plan)
 			}
 			return err
 		}
-		s.w.set(event.PartitionWaiting, "the log does not know schema "+fingerprint+" yet: waiting for the committer to publish it")
-		if pl == nil || pl.source == nil {
-			continue
+		if reminded == maxReminders {
+			s.lane.Reconnect(fault.New(fault.UnknownSchema,
+				"the committer of table %s has published schema %s and this stream has not brought it: asking for the buffer anew", s.t.name, fingerprint))
+			continue // the end of the lane is the next answer
 		}
-		target, err := s.t.propose(ctx, pl.source)
+		s.w.set(event.PartitionWaiting, waits)
+		now, err := s.t.target(ctx, pl)
 		switch {
-		case err != nil:
-			s.w.p.c.Log.Warn("proposing a schema again", "table", s.t.name, "error", err)
-		case target.Fingerprint != fingerprint:
+		case context.Cause(ctx) != nil:
+			return context.Cause(ctx)
+		case isFinal(err):
 			s.t.forget(pl)
-			return fault.New(fault.UnknownSchema, "the target of %s in table %s changed to %s", pl.source.Name(), s.t.name, target.Fingerprint)
+			// As text: it is about the schema, not about the record at hand.
+			return fault.New(fault.UnknownSchema, "the log does not know schema %s any more and the committer does not publish it again: %s", fingerprint, err)
+		case err != nil:
+			waits = "the log does not know schema " + fingerprint + ", and the committer cannot be asked to publish it: " + err.Error()
+			s.w.set(event.PartitionWaiting, waits)
+			s.w.p.c.Log.Warn("asking for a schema again", "table", s.t.name, "error", err)
+		case now != fingerprint:
+			s.t.forget(pl)
+			return fault.New(fault.UnknownSchema, "table %s has schema %s now, not %s: making its rows anew", s.t.name, now, fingerprint)
+		default:
+			reminded++
 		}
 	}
+}
+
+// isFinal reports whether asking again changes an answer only when somebody decides.
+func isFinal(err error) bool {
+	var stop *stopError
+	return errors.As(err, &stop) || isRecords(err)
 }

@@ -72,10 +72,8 @@ func (t *table) convince(topic string) {
 
 // hasColumns reports whether some record has made columns of the table.
 func (t *table) hasColumns() bool {
-	t.mu.Lock()
-	latest := t.latest
-	t.mu.Unlock()
-	if latest == nil {
+	latest, err := t.newest()
+	if err != nil {
 		return false
 	}
 	s := &schema.Schema{}

@@ -47,9 +47,11 @@ type Config struct {
 	RecordMax  int64
 	MessageMax int64 // largest message on any hop
 	Window     int64 // bytes sent and not yet acknowledged, all tables together
-	// Committer and Buffer find the owners of a table; addr is what the committer said, "" to discover it.
+	// Committer and Buffer find the owners of a table; addr is what the committer said, "" to discover it. Buffer also returns
+	// the address, for Moved: that waits until somebody else owns the table for a while, and says who; "" when ctx ended.
 	Committer func(ctx context.Context, table string) (grpc.ClientConnInterface, error)
-	Buffer    func(ctx context.Context, table, addr string) (grpc.ClientConnInterface, error)
+	Buffer    func(ctx context.Context, table, addr string) (conn grpc.ClientConnInterface, at string, err error)
+	Moved     func(ctx context.Context, table, at string) string
 	// Health is told whether the pipeline is ready, and why not.
 	Health  func(ready bool, reason string)
 	Metrics *obs.Metrics

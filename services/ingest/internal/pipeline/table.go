@@ -44,8 +44,9 @@ type table struct {
 
 	mu        sync.Mutex
 	opened    bool
-	running   bool // the stream has been started
-	buffer    string
+	running   bool   // the stream has been started
+	buffer    string // where the committer says it is, "" to discover it
+	at        string // where the stream led last
 	positions ident.Positions
 	latest    *event.Schema
 	plans     *lru.Cache[planKey, *plan]
@@ -92,7 +93,7 @@ func (pl *plan) put(r batch.Rows) {
 func newTable(p *Pipeline, name string) *table {
 	t := &table{p: p, name: name, opening: run.NewTurn(), positions: ident.Positions{}, plans: lru.New[planKey, *plan](maxPlans), proposing: map[planKey]run.Turn{}}
 	t.stream = forward.New(forward.Options{
-		Connect: t.connect, Table: name, Pipeline: p.c.Pipeline.Name, Instance: p.c.Instance, Budget: p.budget,
+		Connect: t.connect, Moved: t.moved, Table: name, Pipeline: p.c.Pipeline.Name, Instance: p.c.Instance, Budget: p.budget,
 		Backoff:   backoff.Policy{Initial: 50 * time.Millisecond, Max: 2 * time.Second, Factor: 2, Jitter: 0.3},
 		Committed: t.committed, State: t.state, Log: p.c.Log,
 	})
@@ -103,7 +104,21 @@ func (t *table) connect(ctx context.Context) (grpc.ClientConnInterface, error) {
 	t.mu.Lock()
 	addr := t.buffer
 	t.mu.Unlock()
-	return t.p.c.Buffer(ctx, t.name, addr)
+	conn, at, err := t.p.c.Buffer(ctx, t.name, addr)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	t.at = at
+	t.mu.Unlock()
+	return conn, nil
+}
+
+func (t *table) moved(ctx context.Context) string {
+	t.mu.Lock()
+	at := t.at
+	t.mu.Unlock()
+	return t.p.c.Moved(ctx, t.name, at)
 }
 
 func (t *table) state(err error) {
@@ -439,13 +454,40 @@ func orderOf(src Source) int64 {
 	return 0
 }
 
+// target asks the committer which schema rows of a plan have now, and has it publish that to the log.
+func (t *table) target(ctx context.Context, pl *plan) (fingerprint string, err error) {
+	if pl != nil && pl.source != nil {
+		s, err := t.propose(ctx, pl.source)
+		if err != nil {
+			return "", err
+		}
+		return s.Fingerprint, nil
+	}
+	if err := t.call(ctx, nil); err != nil {
+		return "", err
+	}
+	s, err := t.newest()
+	if err != nil {
+		return "", err
+	}
+	return s.Fingerprint, nil
+}
+
+// newest is the schema that the committer answered last.
+func (t *table) newest() (*event.Schema, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.latest == nil {
+		return nil, fault.New(fault.Unavailable, "the committer has not said which schema table %s has", t.name)
+	}
+	return t.latest, nil
+}
+
 // nullPlan makes tombstone rows where no record with a schema was seen yet.
 func (t *table) nullPlan() (*plan, error) {
-	t.mu.Lock()
-	latest := t.latest
-	t.mu.Unlock()
-	if latest == nil {
-		return nil, fault.New(fault.Unavailable, "the committer has not said which schema table %s has", t.name)
+	latest, err := t.newest()
+	if err != nil {
+		return nil, err
 	}
 	s := &schema.Schema{}
 	if err := json.Unmarshal(latest.Columns, s); err != nil {
@@ -466,6 +508,9 @@ func (t *table) reconsider(key planKey) {
 
 // forget drops a plan, so that its target is agreed on again.
 func (t *table) forget(pl *plan) {
+	if pl == nil {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if have, _ := t.plans.Get(pl.id); have == pl {
