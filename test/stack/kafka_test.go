@@ -192,6 +192,21 @@ func TestTransactionsLandWhenTheyAreCommittedAndOnlyThen(t *testing.T) {
 	}
 }
 
+// Tombstones are rows, and nothing but tombstones comes after a restart: no record brings a schema, and they land by the
+// one that the table has (K11, G11).
+func TestTombstonesThatComeAloneAfterARestartLand(t *testing.T) {
+	w := newWorld(t, strings.Replace(textPipeline, "format: string", "format: string, tombstones: row", 1))
+	require.NoError(t, w.kafka.EnsureTopic("notes", 2))
+	want := w.note(w.client(), 0, "first", 3)
+	w.start()
+	w.settle("shop.notes", "notes")
+	w.restart(discovery.Ingest)
+	tombstone := &kgo.Record{Topic: "notes", Partition: 1, Key: []byte("first-00")}
+	require.NoError(t, w.client().ProduceSync(t.Context(), tombstone).FirstErr())
+	w.settle("shop.notes", "notes")
+	require.Equal(t, append(want, `{"value":null}`), w.notes())
+}
+
 // The brokers restart under load, again and again: everything goes on by itself, and nothing is lost or doubled (G1, G11).
 func TestBrokersThatRestartUnderLoadLoseNothing(t *testing.T) {
 	w := newWorld(t, ordersText)

@@ -106,10 +106,18 @@ func TestALostAnswerIsSettledWhereOthersChangedTheSchemaWithoutASnapshot(t *test
 	})
 }
 
-// G11: ingest makes rows without a value by the schema that it is answered. Others added a column, nobody has proposed it,
-// and the log knows it all the same.
+// G11: ingest makes rows without a value by the schema that it is answered. It is the target of no proposal, and the log
+// knows it all the same; so when others added a column.
 func TestTheSchemaThatAnOpeningAnswersIsPublished(t *testing.T) {
 	evolving(t, func(t *testing.T, r *rig) {
+		r.lake.view(func() { // a table does not say what feeds its columns
+			r.lake.schema = r.lake.schema.Clone()
+			r.lake.schema.Column("units").Number = 0
+		})
+		r.pass(time.Minute)
+		o, err := r.table.OpenPipeline(t.Context(), "me/cluster", "p", nil)
+		require.NoError(t, err)
+		require.Equal(t, o.Schema, r.buffer.schemas[len(r.buffer.schemas)-1])
 		r.lake.view(func() {
 			s := r.lake.schema.Clone()
 			s.Columns = append(s.Columns, field("theirs", 0, schema.Long))
@@ -125,7 +133,7 @@ func TestTheSchemaThatAnOpeningAnswersIsPublished(t *testing.T) {
 			require.Equal(t, o.Schema, r.buffer.schemas[len(r.buffer.schemas)-1])
 		}
 		r.buffer.set(func() { r.buffer.fail = fault.New(fault.Unavailable, "no route") })
-		_, err := r.table.OpenPipeline(t.Context(), "me/cluster", "p", nil)
+		_, err = r.table.OpenPipeline(t.Context(), "me/cluster", "p", nil)
 		require.ErrorContains(t, err, "no route")
 		r.buffer.set(func() { r.buffer.fail = nil })
 	})

@@ -20,8 +20,8 @@ type Opened struct {
 
 // OpenPipeline makes the table know the pipeline and the starts of its
 // partitions, in one empty snapshot when something is new, and answers once the
-// buffer knows them and the schema too: ingest makes rows of it where no record
-// has one, and nobody proposes what others did to the columns (G11). Partitions that the table knows keep their position. A
+// buffer knows them and the schema too: ingest makes rows by it where no record
+// has one, and it is the target of no proposal (G11). Partitions that the table knows keep their position. A
 // pipeline that another owner feeds is refused.
 func (t *Table) OpenPipeline(ctx context.Context, owner, pipeline string, starts ident.Vector) (Opened, error) {
 	return ask(ctx, t, func(ctx context.Context) (Opened, error) {
