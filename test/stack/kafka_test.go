@@ -204,7 +204,7 @@ func TestTombstonesThatComeAloneAfterARestartLand(t *testing.T) {
 	tombstone := &kgo.Record{Topic: "notes", Partition: 1, Key: []byte("first-00")}
 	require.NoError(t, w.client().ProduceSync(t.Context(), tombstone).FirstErr())
 	w.settle("shop.notes", "notes")
-	require.Equal(t, append(want, `{"value":null}`), w.notes())
+	require.Equal(t, append(want, `{}`), w.notes(), "a column that is null is left out here")
 }
 
 // The brokers restart under load, again and again: everything goes on by itself, and nothing is lost or doubled (G1, G11).
