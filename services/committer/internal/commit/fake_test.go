@@ -225,11 +225,23 @@ func (c *client) Reload(context.Context) (lake.Head, error) {
 	return c.at, nil
 }
 
-func (c *client) Find(id ident.UUID) bool {
+func (c *client) Fate(_ context.Context, st *lake.Staged) (lake.Fate, error) {
 	f := c.fakeLake
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for s := f.snaps[c.at.SnapshotID]; s != nil; s = f.snaps[s.parent] {
+	switch {
+	case c.at.SnapshotID == st.Base:
+		return lake.Unproven, nil
+	case c.holds(st.CommitID):
+		return lake.Landed, nil
+	default:
+		return lake.Absent, nil
+	}
+}
+
+// holds looks for a commit in the head that was loaded; f.mu is held.
+func (c *client) holds(id ident.UUID) bool {
+	for s := c.snaps[c.at.SnapshotID]; s != nil; s = c.snaps[s.parent] {
 		if s.own && s.state.CommitID == id {
 			return true
 		}
@@ -300,19 +312,11 @@ func (c *client) Send(_ context.Context, st *lake.Staged) error {
 	}
 }
 
-func (c *client) Holds(st *lake.Staged) bool {
-	f := c.fakeLake
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for s := f.snaps[c.at.SnapshotID]; s != nil; s = f.snaps[s.parent] {
-		if s.id == st.SnapshotID {
-			return true
-		}
-	}
-	return false
+func (c *client) Discard(_ context.Context, st *lake.Staged) bool {
+	fate, _ := c.Fate(context.Background(), st)
+	return fate == lake.Absent
 }
 
-func (c *client) Discard(context.Context, *lake.Staged)          {}
 func (c *client) Freed(*lake.Staged) func(context.Context) error { return nil }
 
 func (c *client) WriteQuarantine(_ context.Context, o lake.WriterOptions, recs ...arrow.RecordBatch) ([]lake.QuarantineFile, error) {
@@ -395,6 +399,10 @@ func (c *client) Undo(_ context.Context, in lake.Intent) error {
 	f := c.fakeLake
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if c.holds(in.Attempt) {
+		delete(f.intents, in.Attempt)
+		return nil
+	}
 	for _, path := range f.written[in.Attempt] {
 		f.deleted[path] = true
 		for _, s := range f.snaps {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/icestream/icestream/internal/backoff"
 	"github.com/icestream/icestream/internal/fault"
-	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/services/committer/internal/lake"
 )
 
@@ -54,7 +53,7 @@ func (t *Table) land(ctx context.Context, kind string, takeover bool, p plan) (l
 			}
 			continue
 		}
-		effect, err := t.attempt(ctx, kind, takeover, change.CommitID, staged, pause)
+		effect, err := t.attempt(ctx, kind, takeover, staged, pause)
 		if err != nil {
 			return t.head, err
 		}
@@ -88,7 +87,7 @@ func (t *Table) land(ctx context.Context, kind string, takeover bool, p plan) (l
 }
 
 // attempt drives the machine of one staged change to its outcome.
-func (t *Table) attempt(ctx context.Context, kind string, takeover bool, id ident.UUID, staged *lake.Staged, pause *backoff.Backoff) (Effect, error) {
+func (t *Table) attempt(ctx context.Context, kind string, takeover bool, staged *lake.Staged, pause *backoff.Backoff) (Effect, error) {
 	epoch := t.epoch
 	if takeover {
 		epoch = math.MaxInt64
@@ -113,7 +112,7 @@ func (t *Table) attempt(ctx context.Context, kind string, takeover bool, id iden
 				}
 			}
 		case Look:
-			l, err := t.look(ctx, id)
+			l, err := t.look(ctx, staged)
 			if err != nil {
 				return 0, err
 			}
@@ -161,13 +160,11 @@ func (t *Table) displace(ctx context.Context) *lake.Staged {
 	return staged
 }
 
-// discardLost removes the manifests of snapshots that did not land, once the head
-// has left their base. Their data files may stand in another snapshot.
+// discardLost removes the manifests of snapshots that are proven not to have landed.
+// Their data files may stand in another snapshot.
 func (t *Table) discardLost(ctx context.Context, list []*lake.Staged) {
 	for _, a := range list {
-		if a.Base != t.head.SnapshotID && !t.lake.Holds(a) {
-			t.lake.Discard(ctx, a)
-		}
+		t.lake.Discard(ctx, a)
 	}
 }
 
@@ -187,10 +184,9 @@ func (t *Table) settleDenied(ctx context.Context) {
 	list := t.denied
 	t.denied = nil
 	for _, d := range list {
-		if t.lake.Find(d.staged.CommitID) || d.staged.Base == t.head.SnapshotID {
+		if !t.lake.Discard(ctx, d.staged) {
 			continue // the next take-over settles what it left
 		}
-		t.lake.Discard(ctx, d.staged)
 		if d.kind != lake.KindReplay {
 			continue // it has no data files
 		}
@@ -233,17 +229,27 @@ func deniable(kind string) bool {
 }
 
 // look reloads the table and looks for the commit. Only an error that ends the
-// writing of the table is returned; a catalog that is away is a failed look.
+// writing of the table is returned; a catalog or a storage that is away is a failed
+// look.
 //
-// A commit that is found counts even if the table must not be written any more.
-func (t *Table) look(ctx context.Context, id ident.UUID) (Looked, error) {
+// A commit that is found counts even if the table must not be written any more, and
+// though others have expired its snapshot since. Where not even older metadata tells,
+// the head's state does: it is that of the newest snapshot of ours, which would be
+// this one or one of a higher epoch.
+func (t *Table) look(ctx context.Context, staged *lake.Staged) (Looked, error) {
 	done := t.took(StepLook)
+	defer done()
 	err := t.reload(ctx)
-	done()
 	switch {
 	case err == nil || errors.Is(err, errFenced):
+		fate, err := t.lake.Fate(ctx, staged)
+		if err != nil {
+			t.lastError = fmt.Errorf("looking for a commit in the history of table %s: %w", t.o.Name, err)
+			t.status.failed(atCatalog, t.lastError)
+			return Looked{Failed: true}, nil
+		}
 		return Looked{
-			Found: t.lake.Find(id), SnapshotID: t.head.SnapshotID, SchemaID: t.head.SchemaID, Epoch: t.head.State.WriterEpoch,
+			Found: fate == lake.Landed, SnapshotID: t.head.SnapshotID, SchemaID: t.head.SchemaID, Epoch: t.head.State.WriterEpoch,
 		}, nil
 	case stops(err):
 		return Looked{}, err

@@ -177,8 +177,8 @@ func (t *Table) giveUp(ctx context.Context, b *Batch, cause error) {
 	t.source.Rebase(t.head.Event(), true)
 }
 
-// undo settles the attempts that match: those in the table keep their files, the
-// others, which can land no more, lose them.
+// undo settles the attempts that match, which can land no more: those in the table
+// keep their files, the others lose them.
 func (t *Table) undo(ctx context.Context, match func(lake.Intent) bool) error {
 	list, err := t.intents.Intents(ctx)
 	if err != nil {
@@ -186,13 +186,7 @@ func (t *Table) undo(ctx context.Context, match func(lake.Intent) bool) error {
 	}
 	var failed error
 	for _, in := range list {
-		switch {
-		case !match(in):
-		case t.lake.Find(in.Attempt):
-			t.log.Info("attempt had landed", "commit", in.Attempt)
-			t.intents.RemoveIntent(ctx, in.Attempt)
-		default:
-			t.log.Info("attempt never landed: removing its files", "commit", in.Attempt, "names", in.Files)
+		if match(in) {
 			failed = errors.Join(failed, t.intents.Undo(ctx, in))
 		}
 	}

@@ -25,8 +25,8 @@ type Heads interface {
 	// Reload loads the table from the catalog; what the other methods mean by
 	// "head" is what it returned last.
 	Reload(ctx context.Context) (lake.Head, error)
-	// Find looks for a commit id in the ancestors of the head.
-	Find(id ident.UUID) bool
+	// Fate is what the history of the head proves about a staged commit.
+	Fate(ctx context.Context, s *lake.Staged) (lake.Fate, error)
 }
 
 // Sender changes a table.
@@ -41,11 +41,9 @@ type Sender interface {
 
 // Cleaner removes metadata that nothing needs.
 type Cleaner interface {
-	// Discard removes the manifests of a staged snapshot that is proven absent.
-	Discard(ctx context.Context, s *lake.Staged)
-	// Holds reports whether the very snapshot that was staged is among the ancestors
-	// of the loaded head.
-	Holds(s *lake.Staged) bool
+	// Discard removes the manifests of a staged snapshot if it is proven absent, and
+	// reports whether nothing more can become of it.
+	Discard(ctx context.Context, s *lake.Staged) bool
 	// Freed takes note of a landed expiry and returns the work of removing what it
 	// freed, nil when nothing is to be done yet. The work may be done beside the loop.
 	Freed(s *lake.Staged) func(ctx context.Context) error
@@ -67,7 +65,8 @@ type Outbox interface {
 // of an attempt writes its record before.
 type Intents interface {
 	Intents(ctx context.Context) ([]lake.Intent, error)
-	// Undo removes the files and the record of an attempt whose absence is proven.
+	// Undo settles an attempt that can land no more: its files go unless it has landed,
+	// and then its record.
 	Undo(ctx context.Context, in lake.Intent) error
 	// RemoveIntent removes the record of an attempt that landed.
 	RemoveIntent(ctx context.Context, id ident.UUID)

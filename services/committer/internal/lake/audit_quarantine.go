@@ -23,13 +23,17 @@ func (a *auditor) checkQuarantine(ctx context.Context) (whole bool, err error) {
 	}
 	q := a.q
 	whole = true
+	var upTo int64
 	if q != nil {
+		if upTo, err = q.appliedSequence(ctx); err != nil {
+			return false, err
+		}
 		if whole, err = a.quarantineRows(ctx, q); err != nil {
 			return false, err
 		}
 	}
 	for _, e := range a.head.State.Pending() {
-		if q != nil && q.applied(e) {
+		if q != nil && q.applied(e, upTo) {
 			continue
 		}
 		a.r.Pending += e.Rows()

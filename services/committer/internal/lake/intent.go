@@ -28,6 +28,9 @@ type Intent struct {
 	// Marks is the commit whose replayed records the files mark, in a quarantine
 	// table; not the attempt, since each try has a name of its own.
 	Marks ident.UUID `json:"marks,omitzero"`
+	// After is the table's sequence number when the record was first written: that of
+	// a snapshot with the files is greater. 0 where an older release wrote the record.
+	After int64 `json:"after_sequence,omitempty"`
 
 	used, written int
 }
@@ -65,6 +68,13 @@ func (t *Table) WriteIntent(ctx context.Context, i Intent) error {
 	if err != nil {
 		return err
 	}
+	t.mu.Lock()
+	if before, again := t.records[i.Attempt]; again {
+		i.After = before.After
+	} else {
+		i.After = t.tbl.Metadata().LastSequenceNumber()
+	}
+	t.mu.Unlock()
 	text, err := json.Marshal(i)
 	if err != nil {
 		return err
@@ -219,10 +229,25 @@ func (t *Table) IntentFiles(ctx context.Context, i Intent) ([]string, error) {
 	return out, nil
 }
 
-// Undo settles an attempt whose absence is proven: it removes its files and then
-// its record. References are looked at once more: a file that a reachable
-// snapshot or the outbox names is never removed (G6).
+// Undo settles an attempt that can land no more: if it has not landed it removes its
+// files, and then its record. The history decides whether it has landed, since other
+// engines may have expired its snapshot; where that is cut off, its quarantine file
+// stays. References are looked at once more: a file that a reachable snapshot or the
+// outbox names is never removed (G6).
 func (t *Table) Undo(ctx context.Context, i Intent) error {
+	fate, err := t.fateOf(ctx, i)
+	if err != nil {
+		return err
+	}
+	if fate == Landed {
+		t.log.Info("attempt had landed", "attempt", i.Attempt)
+		t.RemoveIntent(ctx, i.Attempt)
+		return nil
+	}
+	t.log.Info("attempt never landed: removing its files", "attempt", i.Attempt, "names", i.Files)
+	if fate == Unproven {
+		i.Quarantine = 0 // the copy of the quarantine table may be too old to name it
+	}
 	paths, err := t.IntentFiles(ctx, i)
 	if err != nil {
 		return err

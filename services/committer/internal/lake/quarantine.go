@@ -281,8 +281,8 @@ func (t *Table) applyFirst(ctx context.Context, entries []PendingQuarantine) (in
 		}
 		t.settleTry(ctx)
 		t.discardTries(ctx)
-		if n := t.settled(ctx, entries); n > 0 {
-			return n, nil
+		if n, err := t.settled(ctx, entries); n > 0 || err != nil {
+			return n, err
 		}
 		// Any error leaves the outcome open: the next round looks first. All tries
 		// assert the head they were built on, so one at most can land.
@@ -301,39 +301,33 @@ func (t *Table) applyFirst(ctx context.Context, entries []PendingQuarantine) (in
 	}
 	if _, err := t.Reload(ctx); err == nil {
 		t.discardTries(ctx)
-		if n := t.settled(ctx, entries); n > 0 {
-			return n, nil
+		if n, err := t.settled(ctx, entries); n > 0 || err != nil {
+			return n, err
 		}
 	}
 	return 0, fault.New(fault.Unavailable, "applying quarantined records of commit %s to table %s: %w", entries[0].CommitID, t.name, last)
 }
 
-// discardTries removes the manifests of tries that did not land, once the head
-// has left their base, and forgets those that did.
+// discardTries removes the manifests of tries that did not land, once that is proven,
+// and forgets those that did.
 func (t *Table) discardTries(ctx context.Context) {
-	head := t.Head().SnapshotID
-	t.tries.list = slices.DeleteFunc(t.tries.list, func(st *Staged) bool {
-		switch {
-		case t.Holds(st):
-			return true
-		case st.Base == head:
-			return false
-		default:
-			t.Discard(ctx, st)
-			return true
-		}
-	})
+	head := snapshotID(t.handle().Metadata())
+	t.tries.list = slices.DeleteFunc(t.tries.list, func(st *Staged) bool { return t.Discard(ctx, st) || st.Base != head })
 }
 
 // settled counts the leading entries that the loaded table holds.
-func (t *Table) settled(ctx context.Context, entries []PendingQuarantine) int {
+func (t *Table) settled(ctx context.Context, entries []PendingQuarantine) (int, error) {
+	upTo, err := t.appliedSequence(ctx)
+	if err != nil {
+		return 0, err
+	}
 	for n, e := range entries {
-		if !t.applied(e) {
-			return n
+		if !t.applied(e, upTo) {
+			return n, nil
 		}
 		t.settleMarks(ctx, e)
 	}
-	return len(entries)
+	return len(entries), nil
 }
 
 // together joins the first entry with those behind it that bring files alone and
@@ -345,7 +339,7 @@ func (t *Table) together(entries []PendingQuarantine) PendingQuarantine {
 		return all
 	}
 	for _, e := range entries[1:] {
-		if len(e.Replayed) > 0 || e.Sequence <= all.Sequence || t.applied(e) {
+		if len(e.Replayed) > 0 || e.Sequence <= all.Sequence || t.Find(e.CommitID) {
 			break
 		}
 		all.CommitID, all.Sequence = e.CommitID, e.Sequence
@@ -354,23 +348,39 @@ func (t *Table) together(entries []PendingQuarantine) PendingQuarantine {
 	return all
 }
 
-// applied reports whether the loaded table holds the entry's files.
-func (t *Table) applied(e PendingQuarantine) bool {
-	if t.Find(e.CommitID) {
-		return true
-	}
-	return e.Sequence > 0 && t.appliedSequence() >= e.Sequence
+// applied reports whether the loaded table holds the entry's files; upTo is its
+// applied sequence number.
+func (t *Table) applied(e PendingQuarantine, upTo int64) bool {
+	return t.Find(e.CommitID) || e.Sequence > 0 && upTo >= e.Sequence
 }
 
-func (t *Table) appliedSequence() int64 {
+// appliedSequence is the sequence number of the newest main commit whose records the
+// loaded table holds. The property says it; where the catalog takes none, the newest
+// snapshot that we put there, which may be gone from the metadata.
+func (t *Table) appliedSequence(ctx context.Context) (int64, error) {
 	tbl := t.handle()
-	newest := t.sequenceIn(tbl.Properties())
+	newest, there := t.sequenceIn(tbl.Properties()), false
 	for s := range ancestors(tbl.Metadata()) {
 		if s.Summary != nil {
-			newest = max(newest, t.sequenceIn(s.Summary.Properties))
+			n := t.sequenceIn(s.Summary.Properties)
+			newest, there = max(newest, n), there || n > 0
 		}
 	}
-	return newest
+	if there {
+		return newest, nil
+	}
+	for s, err := range t.lineage(ctx, tbl) {
+		if err != nil {
+			return 0, err
+		}
+		if s.Summary == nil {
+			continue
+		}
+		if n := t.sequenceIn(s.Summary.Properties); n > 0 {
+			return max(newest, n), nil
+		}
+	}
+	return newest, nil
 }
 
 // sequenceIn is the sequence number that properties of the table or of a snapshot

@@ -139,13 +139,7 @@ func (t *Table) settleTry(ctx context.Context) {
 	if !m.open() || m.base == snapshotID(meta) {
 		return
 	}
-	landed := false
-	for s := range ancestors(meta) {
-		landed = landed || s.Summary != nil && s.Summary.Properties[keyTry] == m.intent.Attempt.String()
-	}
-	if landed {
-		t.RemoveIntent(ctx, m.intent.Attempt)
-	} else if err := t.Undo(ctx, m.intent); err != nil {
+	if err := t.Undo(ctx, m.intent); err != nil {
 		t.log.Warn("files of a lost try to mark replayed records stay until all are marked", "error", err)
 	}
 	m.base, m.intent, m.olds, m.news = 0, Intent{}, nil, nil

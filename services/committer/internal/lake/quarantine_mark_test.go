@@ -423,7 +423,7 @@ func TestAMarkSurvivesWhatOthersDoToTheQuarantineTable(t *testing.T) {
 	require.Empty(t, b.bad(QuarantineFilter{}))
 	q, err = b.quarantine(t.Context(), false)
 	require.NoError(t, err)
-	require.True(t, q.applied(b.Head().State.Pending()[0]), "it is done, and not tried for ever")
+	require.True(t, b.applied(q, b.Head().State.Pending()[0]), "it is done, and not tried for ever")
 }
 
 // G1, G9: somebody rolls the quarantine table back below a mark, which makes replayed

@@ -172,9 +172,14 @@ func (t *Table) PendingRecords(ctx context.Context) (int64, error) {
 	if err != nil && fault.ReasonOf(err) != fault.UnknownTable {
 		return 0, err
 	}
-	var n int64
+	var n, upTo int64
+	if q != nil {
+		if upTo, err = q.appliedSequence(ctx); err != nil {
+			return 0, err
+		}
+	}
 	for _, e := range pending {
-		if q == nil || !q.applied(e) {
+		if q == nil || !q.applied(e, upTo) {
 			n += e.Rows()
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	iceio "github.com/apache/iceberg-go/io"
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/icestream/icestream/internal/event"
@@ -85,6 +84,9 @@ func (t *Table) recover(ctx context.Context, tbl *table.Table) (Head, error) {
 	if err != nil {
 		return Head{}, err
 	}
+	if strings.HasSuffix(t.name, quarantineSuffix) {
+		return head, nil // it has no state of its own
+	}
 	meta := tbl.Metadata()
 	h := historyOf(meta)
 	head.Own = len(h.own)
@@ -96,7 +98,7 @@ func (t *Table) recover(ctx context.Context, tbl *table.Table) (Head, error) {
 		}
 		head.Copy = &Copy{State: marked, Snapshot: m.Snapshot, Sequence: m.Sequence}
 	}
-	newest, sequence, err := t.newestOwn(ctx, tbl, h)
+	newest, err := t.newestOwn(ctx, tbl, h)
 	if err != nil {
 		return Head{}, err
 	}
@@ -107,7 +109,7 @@ func (t *Table) recover(ctx context.Context, tbl *table.Table) (Head, error) {
 			return Head{}, fmt.Errorf("loading table %s, snapshot %d: %w", t.name, newest.SnapshotID, err)
 		}
 		head.State, head.StateSnapshot = state, newest.SnapshotID
-		if m.Sequence > sequence {
+		if m.Sequence > newest.SequenceNumber {
 			head.RolledBack = t.rolledBack(head, state, marked, m)
 		}
 	case m.Keys != nil:
@@ -152,47 +154,21 @@ func (t *Table) rolledBack(head Head, have, marked State, m mark) error {
 		t.name, m.Snapshot, m.Sequence, head.StateSnapshot, head.SnapshotID, where, t.name)
 }
 
-// newestOwn is the newest own ancestor of the head. Where an expiry has cut the
-// chain, older metadata files still know the parents of the snapshots that are
-// gone: they prove the descent.
-func (t *Table) newestOwn(ctx context.Context, tbl *table.Table, h history) (*table.Snapshot, int64, error) {
+// newestOwn is the newest own ancestor of the head, nil when none is known. Where an
+// expiry has cut the chain, older metadata files prove the descent.
+func (t *Table) newestOwn(ctx context.Context, tbl *table.Table, h history) (*table.Snapshot, error) {
 	if len(h.own) > 0 {
-		return h.own[0], h.own[0].SequenceNumber, nil
+		return h.own[0], nil
 	}
-	if h.cut == 0 {
-		return nil, 0, nil
-	}
-	var older []string
-	for entry := range tbl.Metadata().PreviousFiles() {
-		older = append(older, entry.MetadataFile)
-	}
-	slices.Reverse(older)
-	fsF := func(ctx context.Context) (iceio.IO, error) { return tbl.FS(ctx) }
-	known := map[int64]*table.Snapshot{}
-	want := h.cut
-	for _, location := range older {
-		old, err := table.NewFromLocation(ctx, t.ident, location, fsF, t.cat)
+	for s, err := range t.lineage(ctx, tbl) {
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil, 0, classify(ctx.Err(), "reading older metadata of table %s", t.name)
-			}
-			t.log.Warn("an older metadata file cannot be read", "file", location, "error", err)
-			continue
+			return nil, err
 		}
-		for _, s := range old.Metadata().Snapshots() {
-			known[s.SnapshotID] = &s
-		}
-		for s := known[want]; s != nil; s = known[want] {
-			if isOwn(s) {
-				return s, s.SequenceNumber, nil
-			}
-			if s.ParentSnapshotID == nil {
-				return nil, 0, nil
-			}
-			want = *s.ParentSnapshotID
+		if isOwn(s) {
+			return s, nil
 		}
 	}
-	return nil, 0, nil
+	return nil, nil
 }
 
 // endedEpochs finds the fences among own snapshots, newest first, and gives the

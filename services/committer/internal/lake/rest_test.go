@@ -107,7 +107,7 @@ func TestEveryAnswerToACommitIsSettledByTheTable(t *testing.T) {
 		require.Equal(t, c.again, f.Did()[c.fault.Name], c.fault.Name)
 		b.reload()
 		require.Equal(t, c.landed, b.Find(change.CommitID), c.fault.Name)
-		require.Equal(t, c.landed, b.Holds(st), c.fault.Name)
+		require.Equal(t, c.landed, b.becomes(st) == Landed, c.fault.Name)
 		if !c.landed {
 			require.NoError(t, b.Send(t.Context(), st), c.fault.Name)
 			b.reload()

@@ -495,29 +495,3 @@ func (t *Table) send(ctx context.Context, st *Staged, removal, copies []table.Up
 	meta, _, err := t.cat.CommitTable(ctx, t.ident, st.requirements, updates)
 	return meta, err
 }
-
-// Discard removes the manifests of a staged commit whose absence is proven. What
-// it cannot remove is logged and left.
-func (t *Table) Discard(ctx context.Context, st *Staged) {
-	fs, err := t.files(t.lake.storage(ctx))
-	if err != nil {
-		t.log.Warn("the manifests of a lost commit stay", "commit", st.CommitID, "error", err)
-		return
-	}
-	paths := []string{st.snapshot.ManifestList}
-	manifests, err := st.snapshot.Manifests(fs)
-	if err != nil {
-		t.log.Warn("the manifests of a lost commit stay", "commit", st.CommitID, "error", err)
-		return
-	}
-	for _, m := range manifests {
-		if m.SnapshotID() == st.SnapshotID {
-			paths = append(paths, m.FilePath())
-		}
-	}
-	for _, p := range paths {
-		if err := fs.Remove(p); err != nil {
-			t.log.Warn("a manifest of a lost commit stays", "file", p, "error", err)
-		}
-	}
-}

@@ -237,21 +237,11 @@ func (t *Table) rehandle(meta table.Metadata) *table.Table {
 }
 
 // Find reports whether a snapshot of that commit is an ancestor of the loaded
-// head.
+// head. false proves nothing: an expiry may have removed the snapshot. Fate looks
+// deeper.
 func (t *Table) Find(commitID ident.UUID) bool {
 	for s := range ancestors(t.handle().Metadata()) {
 		if s.Summary != nil && s.Summary.Properties[keyCommitID] == commitID.String() {
-			return true
-		}
-	}
-	return false
-}
-
-// Holds reports whether the very snapshot that was staged is an ancestor of the
-// loaded head, or the head itself.
-func (t *Table) Holds(st *Staged) bool {
-	for s := range ancestors(t.handle().Metadata()) {
-		if s.SnapshotID == st.SnapshotID {
 			return true
 		}
 	}

@@ -1,0 +1,234 @@
+package lake
+
+import (
+	"os"
+	"testing"
+
+	"github.com/apache/iceberg-go/table"
+	"github.com/stretchr/testify/require"
+
+	"github.com/icestream/icestream/internal/ident"
+)
+
+// expire removes all snapshots but the newest and what a tag holds, as another
+// engine would.
+func (o *other) expire() {
+	o.Helper()
+	o.do(func(tx *table.Transaction) error {
+		return tx.ExpireSnapshots(table.WithRetainLast(1), table.WithOlderThan(0))
+	})
+}
+
+// loseLog removes all metadata files of a table but the present one, until they are
+// brought back.
+func (b *bench) loseLog() (bringBack func()) {
+	b.Helper()
+	kept := map[string][]byte{}
+	for e := range b.handle().Metadata().PreviousFiles() {
+		name := localPath(e.MetadataFile)
+		data, err := os.ReadFile(name)
+		require.NoError(b, err)
+		kept[name] = data
+		require.NoError(b, os.Remove(name))
+	}
+	return func() {
+		b.Helper()
+		for name, data := range kept {
+			require.NoError(b, os.WriteFile(name, data, 0o600))
+		}
+	}
+}
+
+func (b *bench) becomes(st *Staged) Fate {
+	b.Helper()
+	fate, err := b.Fate(b.Context(), st)
+	require.NoError(b, err)
+	return fate
+}
+
+// manifestsOf are the files that Discard removes.
+func manifestsOf(t testing.TB, st *Staged, tbl *Table) []string {
+	t.Helper()
+	files, err := tbl.files(t.Context())
+	require.NoError(t, err)
+	list, err := st.snapshot.Manifests(files)
+	require.NoError(t, err)
+	out := []string{st.snapshot.ManifestList}
+	for _, m := range list {
+		if m.SnapshotID() == st.SnapshotID {
+			out = append(out, m.FilePath())
+		}
+	}
+	return out
+}
+
+// G1, G6, T1: the answer to a commit is lost, others append, and expire all but what
+// they appended: the commit is no ancestor in what is left of the history, and its
+// files are in the table all the same. The tag may be there to hold its snapshot, or
+// not.
+func TestACommitThatOthersExpiredBeforeWeLookedHasLanded(t *testing.T) {
+	for name, tagged := range map[string]bool{"with our tag": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, Settings{})
+			b.commitRows(part(0), 3)
+			c := b.change(KindData)
+			c.Files = b.write(b.batch(part(0), c.advance(part(0), Totals{Rows: 5})))
+			st := b.stage(c)
+			require.NoError(t, b.Send(t.Context(), st))
+			o := b.other()
+			if !tagged {
+				_, _, err := b.cat.CommitTable(t.Context(), b.ident, nil, []table.Update{table.NewRemoveSnapshotRefUpdate(tag)})
+				require.NoError(t, err)
+			}
+			o.insert(1, nil)
+			o.insert(1, nil)
+			o.expire()
+			head := b.reload()
+			require.False(t, b.Find(c.CommitID), "it is not to be seen at first sight")
+			require.Equal(t, int64(8), head.State.Vector()[part(0)])
+			require.Equal(t, Landed, b.becomes(st))
+			b.Discard(t.Context(), st)
+			b.commitRows(part(0), 2)
+			require.Equal(t, int64(12), b.rows(tableName))
+			requireVerdict(t, Proven, b.audit(true))
+		})
+	}
+}
+
+// G6: a commit that did not land is told from one that was expired, and loses its
+// manifests; while nothing proves it, they stay.
+func TestTheManifestsOfACommitGoOnceItIsProvenAbsent(t *testing.T) {
+	b := newBench(t, Settings{})
+	b.commitRows(part(0), 3)
+	st := b.stage(b.change(KindProgress))
+	manifests := manifestsOf(t, st, b.Table)
+	there := func() {
+		t.Helper()
+		for _, m := range manifests {
+			require.FileExists(t, localPath(m))
+		}
+	}
+	require.False(t, b.Discard(t.Context(), st), "the head is its base")
+	there()
+
+	o := b.other()
+	for range 3 {
+		o.insert(1, nil)
+	}
+	o.expire()
+	b.reload()
+	bringBack := b.loseLog()
+	require.Equal(t, Unproven, b.becomes(st), "the history that is left does not reach back")
+	require.False(t, b.Discard(t.Context(), st))
+	there()
+
+	bringBack()
+	require.Equal(t, Absent, b.becomes(st))
+	require.True(t, b.Discard(t.Context(), st))
+	for _, m := range manifests {
+		requireGone(t, m)
+	}
+}
+
+// G6, G9: a commit that landed and was rolled back is in no history of the head, but
+// somebody can bring its snapshot back.
+func TestACommitThatWasRolledBackKeepsItsManifests(t *testing.T) {
+	b := newBench(t, Settings{})
+	base := b.commitRows(part(0), 3)
+	st := b.commitRows(part(0), 2)
+	_, _, err := b.cat.CommitTable(t.Context(), b.ident, nil,
+		[]table.Update{table.NewSetSnapshotRefUpdate(table.MainBranch, base.SnapshotID, table.BranchRef, 0, 0, 0)})
+	require.NoError(t, err)
+	b.other().insert(1, nil)
+	b.reload()
+	b.Discard(t.Context(), st)
+	for _, m := range manifestsOf(t, st, b.Table) {
+		require.FileExists(t, localPath(m))
+	}
+}
+
+// G1, G6, T1: the same for the quarantine table, whose snapshots no tag holds; a
+// catalog that takes no table properties leaves the history alone to tell.
+func TestRecordsThatWereAppliedBeforeOthersExpiredThemAreNotAppliedAgain(t *testing.T) {
+	for name, refusals := range map[string]int32{"with our property": 0, "without": enoughRefusals} {
+		t.Run(name, func(t *testing.T) {
+			b, pending := outbox(t)
+			q, err := b.quarantine(t.Context(), true)
+			require.NoError(t, err)
+			q.noCopies.Store(refusals)
+			_, err = q.Reload(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, q.carryOut(t.Context(), pending[0])) // and nobody looks
+			require.Len(t, b.tries.list, 1)
+			qb := &bench{TB: t, lake: b.lake, Table: q, dir: b.dir}
+			o := qb.other()
+			o.insert(1, nil)
+			o.insert(1, nil)
+			o.expire()
+			b.outbox = nil
+			require.NoError(t, b.ApplyQuarantine(t.Context(), pending))
+			require.Empty(t, b.tries.list)
+			require.Equal(t, int64(4), b.rows(quarantineName))
+			for range 2 {
+				b.outbox = nil
+				require.NoError(t, b.ApplyQuarantine(t.Context(), pending))
+			}
+			require.Equal(t, int64(4), b.rows(quarantineName))
+		})
+	}
+}
+
+// G6, C5: what was expired from the history of the main table has landed all the
+// same: its quarantine file stays though the copy of the quarantine table is too old to name it.
+func TestUndoKeepsTheFilesOfAnAttemptThatOthersExpired(t *testing.T) {
+	for name, lost := range map[string]bool{"older metadata tells": false, "nothing tells": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, Settings{})
+			b.commitRows(part(0), 2)
+			// A first record, so that the quarantine table is there.
+			c := b.change(KindData)
+			b.poison(&c, quarantined(part(1), c.advance(part(1), Totals{Quarantined: 1})))
+			b.commit(c)
+			require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+			b.commit(b.forgetApplied(KindProgress))
+			old, err := b.lake.Load(t.Context(), quarantineName)
+			require.NoError(t, err)
+
+			c = b.change(KindData)
+			o := b.options()
+			r := c.advance(part(0), Totals{Quarantined: 3})
+			files, err := b.WriteQuarantine(t.Context(), o, quarantined(part(0), r))
+			require.NoError(t, err)
+			c.CommitID = o.Attempt
+			c.State.Pipelines["p"].Pending = append(c.State.Pipelines["p"].Pending, PendingQuarantine{CommitID: c.CommitID, Files: files})
+			b.commit(c)
+			require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+			forget := b.forgetApplied(KindProgress)
+			b.commit(forget)
+			others := b.other()
+			others.insert(1, nil)
+			others.expire()
+
+			// A successor, to which the catalog shows an old copy of the quarantine table.
+			again, err := newLake(t, b.dir).Load(t.Context(), tableName)
+			require.NoError(t, err)
+			s := &bench{TB: t, lake: again.lake, Table: again, dir: b.dir}
+			s.commit(s.change(KindWriter))
+			require.False(t, s.Find(c.CommitID))
+			if lost {
+				s.loseLog()
+			}
+			s.lake.cat = &amnesiac{Catalog: s.lake.cat, old: old.handle(), now: true}
+			intents, err := s.Intents(t.Context())
+			require.NoError(t, err)
+			for _, i := range intents {
+				require.NoError(t, s.Undo(t.Context(), i))
+			}
+			require.FileExists(t, localPath(files[0].Path))
+			require.Equal(t, ident.Vector{part(0): 5, part(1): 1}, s.Head().State.Vector())
+			intents, err = s.Intents(t.Context())
+			require.NoError(t, err)
+			require.Empty(t, intents)
+		})
+	}
+}
