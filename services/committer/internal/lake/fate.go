@@ -184,14 +184,16 @@ func (t *Table) trace(ctx context.Context, tbl *table.Table, after int64, judge 
 // logged and left. It reports whether nothing more can become of the commit.
 func (t *Table) Discard(ctx context.Context, st *Staged) (settled bool) {
 	ctx = t.lake.storage(ctx)
-	switch f, err := t.fateOfSnapshot(ctx, st); {
-	case f == Landed:
+	fate, err := t.fateOfSnapshot(ctx, st)
+	switch fate {
+	case Landed:
 		return true
-	case f == Unproven:
+	case Unproven:
 		if snapshotID(t.handle().Metadata()) != st.Base {
 			t.log.Warn("the manifests of a commit stay: the history that is left does not prove that it is absent", "commit", st.CommitID, "snapshot", st.SnapshotID, "error", err)
 		}
 		return false
+	case Absent:
 	}
 	files, err := t.files(ctx)
 	if err != nil {
