@@ -204,8 +204,46 @@ func (p *topic) standsAt(want map[int32]int64) {
 	})
 }
 
-// requireRows compares the rows of the table, in any order, and audits it; it returns what was skipped, by reason.
+// requireRows compares the rows of the table, in any order, and audits it against the log; it returns what was skipped, by
+// reason.
 func (p *topic) requireRows(want []string) map[string]int64 {
+	p.t.Helper()
+	p.requireValues(want)
+	report := p.auditAgainstKafka()
+	p.requireVerdict(committer.Proven, report)
+	skipped := map[string]int64{}
+	for _, part := range report.Partitions {
+		for reason, n := range part.Skipped {
+			skipped[reason] += n
+		}
+	}
+	return skipped
+}
+
+func (p *topic) audit(o committer.AuditOptions) committer.Report {
+	p.t.Helper()
+	report, err := committer.Audit(p.t.Context(), p.settings, "shop."+p.name, o)
+	require.NoError(p.t, err)
+	p.t.Log(report)
+	return report
+}
+
+// auditAgainstKafka has every offset of the table read and compared with the log.
+func (p *topic) auditAgainstKafka() committer.Report {
+	p.t.Helper()
+	log, err := stack.OpenKafkaLog(p.settings)
+	require.NoError(p.t, err)
+	defer log.Close()
+	return p.audit(committer.AuditOptions{Kafka: log})
+}
+
+func (p *topic) requireVerdict(want committer.Verdict, report committer.Report) {
+	p.t.Helper()
+	require.Equal(p.t, want, report.Verdict, "%s", report)
+}
+
+// requireValues compares the rows of the table, in any order.
+func (p *topic) requireValues(want []string) {
 	p.t.Helper()
 	var have []string
 	require.NoError(p.t, p.catalog.Scan(p.t.Context(), []string{"shop", p.name}, func(rec arrow.RecordBatch) error {
@@ -219,16 +257,6 @@ func (p *topic) requireRows(want []string) map[string]int64 {
 	slices.Sort(have)
 	want = slices.Sorted(slices.Values(want))
 	require.Equal(p.t, want, have)
-	report, err := committer.Audit(p.t.Context(), p.settings, "shop."+p.name, committer.AuditOptions{Deep: true})
-	require.NoError(p.t, err)
-	require.Equal(p.t, committer.Proven, report.Verdict, "%s", report)
-	skipped := map[string]int64{}
-	for _, part := range report.Partitions {
-		for reason, n := range part.Skipped {
-			skipped[reason] += n
-		}
-	}
-	return skipped
 }
 
 // group is where the pipeline's consumer group stands.
@@ -340,9 +368,8 @@ func compaction(t *testing.T, b *brokers) {
 	_, reasons := p.run()
 	p.standsAt(map[int32]int64{0: int64(204 + extra)})
 	require.Empty(t, reasons())
-	report, err := committer.Audit(t.Context(), p.settings, "shop."+p.name, committer.AuditOptions{Deep: true})
-	require.NoError(t, err)
-	require.Equal(t, committer.Proven, report.Verdict, "%s", report)
+	report := p.auditAgainstKafka()
+	p.requireVerdict(committer.Proven, report)
 	part := report.Partitions[0]
 	require.Greater(t, part.Skipped["absent"], int64(150), "gaps are accounted for, and are no loss")
 	require.Zero(t, part.Skipped["lost"])
@@ -379,13 +406,19 @@ func groupPositions(t *testing.T, b *brokers) {
 	require.Empty(t, p.requireRows(want))
 }
 
-// leaderOf is the broker that leads the first partition, and who is in sync.
+// leaderOf is the broker that leads the first partition, and who is in sync. A broker that was killed a moment ago may be
+// asked first.
 func (p *topic) leaderOf() (leader int32, isr []int32) {
 	p.t.Helper()
-	md, err := p.admin.Metadata(p.t.Context(), p.name)
-	require.NoError(p.t, err)
-	part := md.Topics[p.name].Partitions[0]
-	return part.Leader, part.ISR
+	p.await(time.Minute, "a broker answers", func() error {
+		md, err := p.admin.Metadata(p.t.Context(), p.name)
+		if err == nil {
+			part := md.Topics[p.name].Partitions[0]
+			leader, isr = part.Leader, part.ISR
+		}
+		return err
+	})
+	return leader, isr
 }
 
 func leaderDies(t *testing.T, b *brokers) {
@@ -460,8 +493,13 @@ func uncleanElection(t *testing.T, b *brokers) {
 	stop()
 	stop, reasons = p.run() // another reader finds the same
 	red()
-	p.requireRows(want)
+	p.requireValues(want)
 	require.Equal(t, map[int32]int64{0: 150}, p.committed())
+	// The table is whole; that its rows are of records that the log has no more, the log shows.
+	p.requireVerdict(committer.Proven, p.audit(committer.AuditOptions{Deep: true}))
+	replaced := p.auditAgainstKafka()
+	p.requireVerdict(committer.Violated, replaced)
+	require.Contains(t, replaced.Text(), "unclean[0]: rows of offsets 0 to 149 have other timestamps than the records of the log")
 
 	stop()
 	p.settings.Pipelines[0].OnDataLoss = "continue"
@@ -474,5 +512,7 @@ func uncleanElection(t *testing.T, b *brokers) {
 			}
 		}
 	})...)
-	require.Empty(t, p.requireRows(want))
+	p.requireValues(want)
+	p.requireVerdict(committer.Proven, p.audit(committer.AuditOptions{Deep: true}))
+	p.requireVerdict(committer.Violated, p.auditAgainstKafka())
 }
