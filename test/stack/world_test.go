@@ -71,6 +71,7 @@ type node struct {
 	metrics *obs.Metrics
 	cancel  context.CancelFunc
 	ended   chan error
+	abrupt  bool // it does not drain when it ends
 }
 
 // newWorld starts the peers; the services are started by start.
@@ -164,7 +165,7 @@ func (w *world) start(which ...discovery.Role) {
 // launch starts a service with the settings and addresses of now.
 func (w *world) launch(r discovery.Role) *node {
 	w.t.Helper()
-	n := &node{metrics: obs.NewMetrics(nil), ended: make(chan error, 1)}
+	n := &node{metrics: obs.NewMetrics(nil), ended: make(chan error, 1), abrupt: w.abrupt}
 	n.health = obs.NewHealth(n.metrics)
 	var run func(context.Context) error
 	w.eventually(func() (err error) { // one that ended abruptly may hold its lock for a moment
@@ -181,7 +182,7 @@ func (w *world) build(r discovery.Role, n *node) (func(context.Context) error, e
 	ctx, s, at := w.t.Context(), w.settings, maps.Clone(w.at)
 	drain := func(d time.Duration) time.Duration {
 		switch {
-		case !w.abrupt:
+		case !n.abrupt:
 			return d
 		case r == discovery.Buffer: // its journal holds a lock until it has ended
 			return 300 * time.Millisecond
@@ -236,7 +237,7 @@ func (w *world) stop(which ...discovery.Role) {
 		n.cancel()
 		select {
 		case err := <-n.ended:
-			if !w.abrupt {
+			if !w.abrupt && !n.abrupt {
 				require.NoError(w.t, err, "ending %s", r)
 			}
 		case <-time.After(patience):
@@ -277,7 +278,7 @@ func (w *world) close() {
 			n.cancel()
 			select {
 			case err := <-n.ended:
-				if err != nil && !w.abrupt {
+				if err != nil && !w.abrupt && !n.abrupt {
 					w.t.Errorf("ending %s: %v", r, err)
 				}
 			case <-time.After(patience):
