@@ -16,13 +16,13 @@ type Fate uint8
 
 // The fates.
 const (
-	// Unproven: the head is the commit's base still, or the history that is left does not
-	// reach back far enough to tell.
+	// Unproven: the head is the commit's base still, or was rolled back to before it, or
+	// the history that is left does not reach back far enough to tell.
 	Unproven Fate = iota
 	// Landed: the commit is an ancestor of the head, or the head itself.
 	Landed
-	// Absent: the history reaches back to before the commit and does not hold it.
-	// While the head has not been rolled back, it can land no more.
+	// Absent: the history reaches back to before the commit and does not hold it, and
+	// nobody can make its base the head again without taking back what is there instead.
 	Absent
 )
 
@@ -136,16 +136,22 @@ func (t *Table) fate(ctx context.Context, st *Staged, is func(*table.Snapshot) b
 	if snapshotID(tbl.Metadata()) == st.Base {
 		return Unproven, nil
 	}
-	return t.trace(ctx, tbl, st.Sequence-1, func(s *table.Snapshot) Fate {
+	replaced := false // another snapshot has the place that the commit would have
+	fate, err := t.trace(ctx, tbl, st.Sequence-1, func(s *table.Snapshot) Fate {
+		replaced = s.ParentSnapshotID != nil && *s.ParentSnapshotID == st.Base
 		switch {
 		case is(s):
 			return Landed
-		case s.ParentSnapshotID != nil && *s.ParentSnapshotID == st.Base:
-			return Absent // it has the place that the commit would have
+		case replaced:
+			return Absent
 		default:
 			return Unproven
 		}
 	})
+	if fate == Absent && !replaced && tbl.Metadata().SnapshotByID(st.Base) != nil {
+		return Unproven, nil // the head went back to before the base: once it is the head again, a late request lands
+	}
+	return fate, err
 }
 
 // fateOf is what became of an attempt of which only the record is known. Absent
@@ -190,7 +196,7 @@ func (t *Table) Discard(ctx context.Context, st *Staged) (settled bool) {
 		return true
 	case Unproven:
 		if snapshotID(t.handle().Metadata()) != st.Base {
-			t.log.Warn("the manifests of a commit stay: the history that is left does not prove that it is absent", "commit", st.CommitID, "snapshot", st.SnapshotID, "error", err)
+			t.log.Warn("the manifests of a commit stay: the history of the head does not prove that it is absent", "commit", st.CommitID, "snapshot", st.SnapshotID, "error", err)
 		}
 		return false
 	case Absent:

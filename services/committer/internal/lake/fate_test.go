@@ -4,6 +4,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/apache/iceberg-go/catalog"
 	"github.com/apache/iceberg-go/table"
 	"github.com/stretchr/testify/require"
 
@@ -136,15 +137,42 @@ func TestACommitThatWasRolledBackKeepsItsManifests(t *testing.T) {
 	b := newBench(t, Settings{})
 	base := b.commitRows(part(0), 3)
 	st := b.commitRows(part(0), 2)
-	_, _, err := b.cat.CommitTable(t.Context(), b.ident, nil,
-		[]table.Update{table.NewSetSnapshotRefUpdate(table.MainBranch, base.SnapshotID, table.BranchRef, 0, 0, 0)})
-	require.NoError(t, err)
+	b.rollTo(b.cat, base.SnapshotID)
 	b.other().insert(1, nil)
 	b.reload()
 	b.Discard(t.Context(), st)
 	for _, m := range manifestsOf(t, st, b.Table) {
 		require.FileExists(t, localPath(m))
 	}
+}
+
+// rollTo makes another snapshot the head, as an operator would.
+func (b *bench) rollTo(cat catalog.Catalog, id int64) {
+	b.Helper()
+	_, _, err := cat.CommitTable(b.Context(), b.ident, nil,
+		[]table.Update{table.NewSetSnapshotRefUpdate(table.MainBranch, id, table.BranchRef, 0, 0, 0)})
+	require.NoError(b, err)
+}
+
+// G6, G9: a head that was rolled back to before the base of a request proves nothing:
+// when it is rolled forward, as we ask for, a request that is late lands.
+func TestARequestThatLandsAfterTheTableWasRolledForwardHasItsManifests(t *testing.T) {
+	b := newBench(t, Settings{})
+	before := b.commitRows(part(0), 3)
+	base := b.commitRows(part(0), 2)
+	c := b.change(KindData)
+	c.Files = b.write(b.batch(part(0), c.advance(part(0), Totals{Rows: 4})))
+	st := b.stage(c)
+	b.rollTo(b.cat, before.SnapshotID)
+	require.Error(t, b.reload().RolledBack)
+	require.Equal(t, Unproven, b.becomes(st))
+	require.False(t, b.Discard(t.Context(), st))
+	b.rollTo(b.cat, base.SnapshotID)
+	require.NoError(t, b.Send(t.Context(), st)) // it was on its way
+	b.reload()
+	require.Equal(t, Landed, b.becomes(st))
+	require.Equal(t, int64(9), b.rows(tableName))
+	requireVerdict(t, Proven, b.audit(true))
 }
 
 // G1, G6, T1: the same for the quarantine table, whose snapshots no tag holds; a

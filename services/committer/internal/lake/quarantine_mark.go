@@ -132,14 +132,17 @@ func snapshotID(meta table.Metadata) int64 {
 }
 
 // settleTry looks, after a reload, what became of the last try to mark. Where the
-// head has left its base without it, no request of it can land any more.
+// head has left its base without it, no request of it can land any more, unless it
+// went back to before the base: somebody can roll it forward.
 func (t *Table) settleTry(ctx context.Context) {
 	m := t.marks
 	meta := t.handle().Metadata()
 	if !m.open() || m.base == snapshotID(meta) {
 		return
 	}
-	if err := t.Undo(ctx, m.intent); err != nil {
+	if meta.SnapshotByID(m.base) != nil && !standing(meta)[m.base] {
+		t.log.Warn("files of a try to mark replayed records stay: the table does not stand on the snapshot that they were made for, but may again", "snapshot", m.base)
+	} else if err := t.Undo(ctx, m.intent); err != nil {
 		t.log.Warn("files of a lost try to mark replayed records stay until all are marked", "error", err)
 	}
 	m.base, m.intent, m.olds, m.news = 0, Intent{}, nil, nil

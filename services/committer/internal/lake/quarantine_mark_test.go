@@ -335,6 +335,30 @@ func TestARequestToMarkThatArrivesLateNamesFilesThatAreThere(t *testing.T) {
 	require.Equal(t, []int64{4, 7, 8, 9, 0, 1, 2, 3}, offsets(b.bad(QuarantineFilter{Waiting: true})))
 }
 
+// G6, G9: the same where the quarantine table is rolled back meanwhile, and forward
+// again, as we ask for.
+func TestARequestToMarkThatArrivesAfterARollForwardNamesFilesThatAreThere(t *testing.T) {
+	b := replayable(t)
+	b.replay(ident.Range{First: 5, Next: 7})
+	real := b.lake.cat
+	slow := &tardy{Catalog: real}
+	b.lake.cat, b.outbox = slow, nil
+	require.Error(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	q, err := b.quarantine(t.Context(), false)
+	require.NoError(t, err)
+	base := q.handle().CurrentSnapshot()
+	qb := &bench{TB: t, lake: b.lake, Table: q, dir: b.dir}
+	qb.rollTo(real, *base.ParentSnapshotID)
+	b.outbox = nil
+	require.Error(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	qb.rollTo(real, base.SnapshotID)
+	require.NoError(t, slow.arrive())
+	b.lake.cat, b.outbox = real, nil
+	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
+	requireVerdict(t, Proven, b.audit(true))
+	require.Equal(t, []int64{4, 7, 8, 9, 0, 1, 2, 3}, offsets(b.bad(QuarantineFilter{Waiting: true})))
+}
+
 // Others replace the head while the outcome of a mark is open: what was written for
 // the old head goes, and the mark is set on the new one.
 func TestAMarkThatSomebodyForestalledIsWrittenAnew(t *testing.T) {
