@@ -28,7 +28,7 @@ func (serving) DescribeTable(_ context.Context, r *readstatev1.DescribeTableRequ
 }
 
 func (serving) ListTables(context.Context, *readstatev1.ListTablesRequest) (*readstatev1.ListTablesResponse, error) {
-	return &readstatev1.ListTablesResponse{Tables: []*readstatev1.TableSummary{{Table: "a.b", State: "serving"}, {Table: "a.c", State: "serving"}}}, nil
+	return &readstatev1.ListTablesResponse{Tables: []*readstatev1.TableSummary{{Table: "a.b", State: "serving"}, {Table: "a.c", State: "serving"}, {Table: "a.d", State: "serving"}}}, nil
 }
 
 // committing is a committer that stopped one of them.
@@ -38,7 +38,9 @@ type committing struct {
 
 func (committing) GetStatus(context.Context, *adminv1.GetStatusRequest) (*adminv1.GetStatusResponse, error) {
 	return &adminv1.GetStatusResponse{Service: "committer", Components: []*adminv1.Component{
-		{Name: "committer/table a.b", Reason: "stopped: loading table a.b: somebody rolled it back"}, {Name: "committer/table a.c", Ready: true},
+		{Name: "committer/table a.b", Reason: "stopped: loading table a.b: somebody rolled it back"},
+		{Name: "committer/table a.c", Ready: true},
+		{Name: "committer/table a.d", Reason: "33 quarantine files wait for their table: no route"},
 	}}, nil
 }
 
@@ -75,6 +77,20 @@ func TestATableWhoseCommitsStoppedIsNotShownAsServingAlone(t *testing.T) {
 	_, out, _ = icestream(t, "tables", "-c", both)
 	require.Regexp(t, `a\.b .*serving, commits stopped\s`, out)
 	require.Regexp(t, `a\.c .*serving\s`, out)
+
+	require.Regexp(t, `a\.d .*serving, committer not ready\s`, out, "its commits go on")
+	_, out, _ = icestream(t, "describe", "a.d", "-c", both)
+	require.Contains(t, out, "\ncommitter not ready: 33 quarantine files wait for their table: no route\n")
+	_, out, errs = icestream(t, "tables", "-o", "json", "-c", both)
+	var list struct {
+		Tables []map[string]any `json:"tables"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &list), errs)
+	require.Len(t, list.Tables, 3)
+	require.Equal(t, "a.b", list.Tables[0]["table"])
+	require.Equal(t, "serving", list.Tables[0]["state"])
+	require.Equal(t, "stopped: loading table a.b: somebody rolled it back", list.Tables[0]["commits"])
+	require.NotContains(t, list.Tables[1], "commits")
 
 	code, out, errs = icestream(t, "describe", "a.b", "-c", settings(nowhere(t)))
 	require.Equal(t, run.OK, code, "the answer of readstate stands for itself")

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -62,15 +61,15 @@ func tablesCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if format == "json" {
-				return printProto(cmd, list)
-			}
 			amiss := t.commitsAmiss(cmd)
+			if format == "json" {
+				return printListed(cmd, list, amiss)
+			}
 			rows := make([][]string, 0, len(list.GetTables()))
 			for _, s := range list.GetTables() {
 				if why := amiss[s.GetTable()]; why != "" {
-					word, _, _ := strings.Cut(why, ": ")
-					s.State += ", commits " + word
+					phrase, _, _ := strings.Cut(commitsPhrase(why), ": ")
+					s.State += ", " + phrase
 				}
 				rows = append(rows, []string{
 					s.GetTable(), strconv.FormatInt(s.GetSnapshotId(), 10),
@@ -136,20 +135,59 @@ func (t *target) commitsAmiss(cmd *cobra.Command) map[string]string {
 	return out
 }
 
+// commitsPhrase says what the committer says of a table it is not content with: its
+// commits are stopped, or failing; or they go on, and something else waits.
+func commitsPhrase(why string) string {
+	for _, state := range []string{"stopped", "starting", "ended", "failing since"} {
+		if strings.HasPrefix(why, state) {
+			return "commits " + why
+		}
+	}
+	return "committer not ready: " + why
+}
+
+// printListed prints the tables as JSON, each with what the committer says of it.
+func printListed(cmd *cobra.Command, list *readstatev1.ListTablesResponse, amiss map[string]string) error {
+	out := struct {
+		Tables []json.RawMessage `json:"tables"`
+	}{[]json.RawMessage{}}
+	for _, s := range list.GetTables() {
+		text, err := withCommits(s, amiss[s.GetTable()])
+		if err != nil {
+			return err
+		}
+		out.Tables = append(out.Tables, text)
+	}
+	return printJSON(cmd.OutOrStdout(), out)
+}
+
 // printDescribed prints the answer as JSON, with what the committer says.
 func printDescribed(cmd *cobra.Command, d *readstatev1.DescribeTableResponse, why string) error {
-	text, err := protoJSON(d)
+	text, err := withCommits(d, why)
+	if err != nil {
+		return err
+	}
+	return printJSON(cmd.OutOrStdout(), text)
+}
+
+// withCommits is an answer as JSON with one more field where the committer is not
+// content: why.
+func withCommits(m proto.Message, why string) (json.RawMessage, error) {
+	text, err := protoJSON(m)
 	if err != nil || why == "" {
-		return errors.Join(err, printJSON(cmd.OutOrStdout(), text))
+		return text, err
 	}
 	fields := map[string]json.RawMessage{}
 	if err := json.Unmarshal(text, &fields); err != nil {
-		return fmt.Errorf("printing the answer: %w", err)
+		return nil, fmt.Errorf("printing the answer: %w", err)
 	}
-	if fields["commits"], err = json.Marshal(why); err != nil {
-		return fmt.Errorf("printing the answer: %w", err)
+	if fields["commits"], err = json.Marshal(why); err == nil {
+		text, err = json.Marshal(fields)
 	}
-	return printJSON(cmd.OutOrStdout(), fields)
+	if err != nil {
+		return nil, fmt.Errorf("printing the answer: %w", err)
+	}
+	return text, nil
 }
 
 func printDescription(cmd *cobra.Command, d *readstatev1.DescribeTableResponse, why string) error {
@@ -159,7 +197,10 @@ func printDescription(cmd *cobra.Command, d *readstatev1.DescribeTableResponse, 
 	}
 	cmd.Printf("table %s, uuid %s, %s\n", d.GetSummary().GetTable(), uuid, d.GetSummary().GetState())
 	if why != "" {
-		cmd.Printf("commits %s\nwhat follows is what the log knew last\n", why)
+		cmd.Println(commitsPhrase(why))
+		if strings.HasPrefix(commitsPhrase(why), "commits") {
+			cmd.Println("what follows is what the log knew last")
+		}
 	}
 	cmd.Printf("snapshot %d, committed %s, log epoch %d, writer epoch %d, %d hot rows\n\n", d.GetCommit().GetSnapshotId(),
 		time.UnixMicro(d.GetCommit().GetCommitTime()).UTC().Format(time.RFC3339), d.GetLogEpoch(), d.GetCommit().GetWriterEpoch(),

@@ -213,11 +213,16 @@ func bases(name string, head lake.Head, o Order) (lake.State, ident.Vector, erro
 	case len(o.Forward) == 0:
 		return refuse("it is in order; say which partition is to go on where, with --partition pipeline/topic/partition=offset")
 	}
+	moved := map[ident.Partition]bool{}
 	for _, f := range o.Forward {
 		part, err := f.find(name, base)
 		if err != nil {
 			return lake.State{}, nil, err
 		}
+		if moved[part] {
+			return refuse("%s is to go to %d, and to another offset too: name each partition once", part, f.Offset)
+		}
+		moved[part] = true
 		have := max(base.Positions()[part].Next, to[part])
 		if f.Offset <= have {
 			return refuse("%s stands at %d and cannot go to %d: the table holds or accounts for everything below, and it would land twice", part, have, f.Offset)

@@ -2,6 +2,7 @@ package commit
 
 import (
 	"context"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -149,6 +150,11 @@ func TestAResetOfATableInOrderMovesPartitionsForwardOnly(t *testing.T) {
 			{forward(0, 20), "stands at 20 and cannot go to 20"},
 			{forward(0, 5), "cannot go to 5"},
 			{forward(7, 5), "it has no partition"},
+			{forward(-1, 25), "it has no partition"},
+			{forward(0, math.MinInt64), "cannot go to -9223372036854775808"},
+			{forward(0, math.MaxInt64), "do not exist yet"},
+			{Order{Forward: []Forward{{Offset: 22}, {Topic: "t", Offset: 24}}, Log: forward(0, 0).Log}, "is to go to 24, and to another offset too"},
+			{Order{Forward: []Forward{{Offset: 24}, {Offset: 22}}, Log: forward(0, 0).Log}, "name each partition once"},
 			{forward(0, 26), "Kafka's log is [0,25) and the table stands at 20: offsets 25 to 25 do not exist yet"},
 			{Order{Forward: []Forward{{Offset: 25}}}, "it is not known whether Kafka has that offset"},
 		} {

@@ -319,6 +319,47 @@ func TestAProofTellsWhatWasLost(t *testing.T) {
 	requireViolation(t, b.audit(false), "42 offsets are remembered as lost, but 2 are counted")
 }
 
+// What is remembered as lost is neither named twice nor there; and a list that only
+// the summary has, the copy contradicts.
+func TestAnEditedListOfLostOffsetsIsFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		lost []ident.Range // of rows [0,6), then [6,14) that are counted as lost, then poison [14,15)
+		deep bool
+		want string
+	}{
+		"as it is":    {[]ident.Range{{First: 6, Next: 14}}, true, ""},
+		"twice":       {[]ident.Range{{First: 8, Next: 12}, {First: 6, Next: 10}}, false, "offsets [6,10) and [8,12) are remembered as lost: some of them twice"},
+		"of rows":     {[]ident.Range{{First: 4, Next: 8}}, true, "offsets that are a row or quarantined, but remembered as lost: [4 5]"},
+		"of a record": {[]ident.Range{{First: 13, Next: 15}}, true, "offsets that are a row or quarantined, but remembered as lost: [14]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, Settings{})
+			b.commitRows(part(0), 6)
+			change := b.change(KindData)
+			change.advance(part(0), Totals{Quarantined: 1, Skipped: map[event.SkipReason]int64{event.SkipLost: 8}})
+			b.poison(&change, quarantined(part(0), ident.Range{First: 14, Next: 15}))
+			for _, r := range c.lost {
+				change.State.Pipelines["p"].Lose(Lost{Partition: part(0), Range: r, Why: LossGone})
+			}
+			b.commit(change)
+			r := b.audit(c.deep)
+			if c.want == "" {
+				requireVerdict(t, Proven, r)
+			} else {
+				requireViolation(t, r, c.want)
+			}
+		})
+	}
+	b := newBench(t, Settings{})
+	change := b.change(KindData)
+	change.advance(part(0), Totals{Skipped: map[event.SkipReason]int64{event.SkipLost: 8}})
+	st := b.commit(change)
+	b.forge(func(doc map[string]any) {
+		summaryOf(t, doc, st.SnapshotID)["icestream.p.lost"] = `[{"topic":"orders","partition":0,"first":2,"next":4,"why":"gone"}]`
+	})
+	requireViolation(t, b.audit(false), "differ in icestream.p.lost: one of them was edited")
+}
+
 // A topic that was created again leaves something unread that nobody can count: the
 // report says so for as long as the table knows both.
 func TestAProofTellsOfATopicThatWasCreatedAgain(t *testing.T) {

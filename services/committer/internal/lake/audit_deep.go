@@ -85,6 +85,7 @@ type foundAt struct {
 	ends, poisonEnds     ident.Range // from the least to the greatest
 	doubled, twice, both []int64     // examples
 	holes                []int64
+	alive                []int64 // examples of those that are remembered as lost
 }
 
 func newDeepScan(a *auditor, o AuditOptions) *deepScan {
@@ -352,6 +353,10 @@ func (d *deepScan) collect(ctx context.Context) error {
 		if window.Empty() {
 			continue
 		}
+		for _, l := range p.Lost {
+			f.alive = some(f.alive, rows.in(ident.Range{First: l.First, Next: l.Next}))
+			f.alive = some(f.alive, poison.in(ident.Range{First: l.First, Next: l.Next}))
+		}
 		if len(f.holes) < examples {
 			f.holes = some(f.holes, rows.holes(poison, window))
 		}
@@ -447,6 +452,9 @@ func (d *deepScan) comparePartition(at place, p *PartitionReport, f *foundAt) {
 	within("quarantined records", f.poisonEnds)
 	if len(f.both) > 0 {
 		r.find(Violated, where, "offsets that are a row and quarantined: %v", f.both)
+	}
+	if len(f.alive) > 0 {
+		r.find(Violated, where, "offsets that are a row or quarantined, but remembered as lost: %v", f.alive)
 	}
 	switch {
 	case f.rows > p.Rows:

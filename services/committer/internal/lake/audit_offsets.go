@@ -176,6 +176,20 @@ func (s *offsetSet) both(o *offsetSet) []int64 {
 	return out
 }
 
+// in lists first offsets of s that are in r.
+func (s *offsetSet) in(r ident.Range) []int64 {
+	var out []int64
+	for _, key := range slices.Sorted(maps.Keys(s.chunks)) {
+		from, to := max(r.First, key<<cellBits), min(r.Next, (key+1)<<cellBits)
+		for offset := from; offset < to && len(out) < examples; offset++ {
+			if s.has(offset) {
+				out = append(out, offset)
+			}
+		}
+	}
+	return out
+}
+
 // holes lists first offsets of r that are in neither set. They may be skipped
 // ones: only the count tells.
 func (s *offsetSet) holes(o *offsetSet, r ident.Range) []int64 {

@@ -185,7 +185,13 @@ func (a *auditor) checkMark() {
 	if s == nil || s.Summary == nil {
 		return
 	}
-	for _, key := range slices.Sorted(maps.Keys(m.Keys)) {
+	keys := maps.Clone(m.Keys) // and those of a state that only the summary has
+	for key := range s.Summary.Properties {
+		if isStateKey(key) {
+			keys[key] = m.Keys[key]
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if have, err := unpack(s.Summary.Properties[key]); err != nil || have != m.Keys[key] {
 			a.r.find(Violated, fmt.Sprintf("snapshot %d", m.Snapshot), "its summary and the copy in the table property %s differ in %s: one of them was edited", propertyMark, key)
 		}

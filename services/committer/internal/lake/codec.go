@@ -43,6 +43,13 @@ const (
 	unpackLimit = 64 << 20
 )
 
+// isStateKey tells the keys of a pipeline's state from others of the summary.
+func isStateKey(key string) bool {
+	name, ours := strings.CutPrefix(key, prefix)
+	dot := strings.LastIndexByte(name, '.')
+	return ours && dot > 0 && slices.Contains([]string{partOwner, partOffsets, partRows, partQuarantine, partWatermark, partLost}, name[dot+1:])
+}
+
 // encodeState writes s as summary keys.
 func encodeState(s State) (map[string]string, error) {
 	keys := map[string]string{

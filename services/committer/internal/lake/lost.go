@@ -46,16 +46,17 @@ type Lost struct {
 }
 
 // Lose adds a range to those that are remembered, the newest last. A range that goes
-// on where one of the same reason ends joins it. More than twice as many as the
+// on where one of the same reason ends joins it, and is the newest then. More than twice as many as the
 // pipeline has partitions, and 64, are not kept: the oldest are only counted then.
 func (p *Pipeline) Lose(l Lost) {
 	if l.Empty() {
 		return
 	}
-	for i := range p.Lost {
-		if have := &p.Lost[i]; have.Partition == l.Partition && have.Why == l.Why && have.Next == l.First {
-			have.Next = l.Next
-			return
+	for i, have := range p.Lost {
+		if have.Partition == l.Partition && have.Why == l.Why && have.Next == l.First {
+			p.Lost = slices.Delete(p.Lost, i, i+1)
+			l.First = have.First
+			break
 		}
 	}
 	p.Lost = append(p.Lost, l)
@@ -88,9 +89,9 @@ func lostOf(p *Pipeline) []lostJSON {
 func readLost(p *Pipeline, name string, topics map[string]topicOffsets, list []lostJSON) error {
 	for _, l := range list {
 		topic, _, _ := strings.Cut(l.Topic, "#")
-		t, known := topics[l.Topic]
-		if !known || l.First >= l.Next {
-			return fault.New(fault.Corrupt, "reading the lost offsets of %s: [%d,%d) of topic %q is no range of it", name, l.First, l.Next, l.Topic)
+		t := topics[l.Topic]
+		if _, known := t.Partitions[l.Partition]; !known || l.First >= l.Next {
+			return fault.New(fault.Corrupt, "reading the lost offsets of %s: [%d,%d) of topic %q, partition %d, is no range of it", name, l.First, l.Next, l.Topic, l.Partition)
 		}
 		p.Lost = append(p.Lost, Lost{
 			Partition: ident.Partition{Pipeline: name, Topic: topic, TopicID: t.ID, Number: l.Partition}, Range: ident.Range{First: l.First, Next: l.Next}, Why: l.Why,
@@ -124,6 +125,11 @@ func (a *auditor) tellLost(p *Pipeline, out *PartitionReport) {
 		a.r.note("%s: offsets %d to %d, %d of them, are counted as lost: %s", part, l.First, l.Next-1, l.Len(), l.Why.words())
 	}
 	slices.SortFunc(out.Lost, func(a, b LostReport) int { return cmp.Compare(a.First, b.First) })
+	for i, l := range out.Lost[min(1, len(out.Lost)):] {
+		if before := out.Lost[i]; l.First < before.Next {
+			a.r.find(Violated, part.String(), "offsets [%d,%d) and [%d,%d) are remembered as lost: some of them twice", before.First, before.Next, l.First, l.Next)
+		}
+	}
 	switch {
 	case told > counted:
 		a.r.find(Violated, part.String(), "%d offsets are remembered as lost, but %d are counted", told, counted)

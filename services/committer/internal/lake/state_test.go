@@ -95,13 +95,19 @@ func TestKeysOfPipelinesWithDotsAreToldApart(t *testing.T) {
 }
 
 func TestBrokenStateIsRefused(t *testing.T) {
-	for key, value := range map[string]string{
-		"icestream.p.lost": `[{"topic":"orders","partition":0,"first":7,"next":7,"why":"gone"}]`,
-		keyFormat:          "x", keyLSN: "1,2", keyWriterEpoch: "", keyCommitID: "zz",
-		"icestream.p.offsets":    `{"orders":{"id":"00000000-0000-0000-0000-000000000000","partitions":{"0":[5,4,3,0]}}}`,
-		"icestream.p.rows":       packed + "!!",
-		"icestream.p.quarantine": "[",
+	for _, broken := range [][2]string{
+		{"icestream.p.lost", `[{"topic":"orders","partition":0,"first":7,"next":7,"why":"gone"}]`},
+		{"icestream.p.lost", `[{"topic":"orders","partition":1,"first":6,"next":8,"why":"gone"}]`}, // there is no partition 1
+		{"icestream.p.lost", `[{"topic":"other","partition":0,"first":6,"next":8,"why":"gone"}]`},
+		{keyFormat, "x"},
+		{keyLSN, "1,2"},
+		{keyWriterEpoch, ""},
+		{keyCommitID, "zz"},
+		{"icestream.p.offsets", `{"orders":{"id":"00000000-0000-0000-0000-000000000000","partitions":{"0":[5,4,3,0]}}}`},
+		{"icestream.p.rows", packed + "!!"},
+		{"icestream.p.quarantine", "["},
 	} {
+		key, value := broken[0], broken[1]
 		keys, err := encodeState(sampleState(1))
 		require.NoError(t, err)
 		keys[key] = value
@@ -165,4 +171,10 @@ func TestLostRangesAreRememberedInBounds(t *testing.T) {
 	require.Equal(t, int64(990), p.Lost[63].First, "the newest stay")
 	p.Lose(Lost{Partition: part(1), Range: ident.Range{First: 7, Next: 7}})
 	require.Len(t, p.Lost, 64, "nothing is no loss")
+
+	grown := p.Lost[0]
+	p.Lose(Lost{Partition: part(1), Range: ident.Range{First: grown.Next, Next: grown.Next + 1}, Why: LossGone})
+	p.Lose(Lost{Partition: part(1), Range: ident.Range{First: 2000, Next: 2001}, Why: LossGone})
+	require.Contains(t, p.Lost, Lost{Partition: part(1), Range: ident.Range{First: grown.First, Next: grown.Next + 1}, Why: LossGone},
+		"one that grew is not the oldest any more")
 }

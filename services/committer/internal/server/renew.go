@@ -34,7 +34,7 @@ func (h *Hub) mayCreate(ctx context.Context, name string) error {
 	err = fault.New(fault.Stopped,
 		"opening table %s: the catalog has no such table, but the buffer holds the log of one (id %s): it was dropped or renamed by somebody. "+
 			"Put it back; or, to start anew at the beginning of its topics, run `icestream renew %s` and restart the buffer", name, id, name)
-	h.o.Health.Component("committer/table "+name).NotReady("%s", fault.Text(err))
+	h.o.Health.Component("committer/table "+name).NotReady("stopped: %s", fault.Text(err))
 	return err
 }
 
@@ -50,7 +50,7 @@ func (h *Hub) quarantineGone(ctx context.Context, name string) error {
 	default:
 		err = fault.New(fault.Stopped, "making table %s anew: %s, the quarantine of an old one that was dropped or renamed, is still there: "+
 			"put the table back; or drop or rename it too, since its records are read again", name, q)
-		h.o.Health.Component("committer/table "+name).NotReady("%s", fault.Text(err))
+		h.o.Health.Component("committer/table "+name).NotReady("stopped: %s", fault.Text(err))
 		return err
 	}
 }
