@@ -41,6 +41,29 @@ func batchAt(epoch ident.LogEpoch, first int64) *Batch {
 	return &Batch{ID: ident.UUID{2}, Epoch: epoch, NextLSN: 200, Parts: map[ident.Partition]*Advance{part(0): a}}
 }
 
+// G1: which offsets Kafka did not have any more is kept with the table, however the
+// log was cut into pieces, and nothing else that was skipped.
+func TestWhatKafkaDidNotHaveAnyMoreIsRememberedByItsOffsets(t *testing.T) {
+	lost := func(first, next int64) event.Skip {
+		return event.Skip{Range: ident.Range{First: first, Next: next}, Reason: event.SkipLost}
+	}
+	a := &Advance{Range: ident.Range{First: 10, Next: 10}, LeaderEpoch: -1}
+	a.Add(ident.Range{First: 10, Next: 14}, 0, 0, []event.Skip{lost(4, 18)})
+	a.Add(ident.Range{First: 14, Next: 18}, 0, 0, []event.Skip{lost(4, 18)})
+	a.Add(ident.Range{First: 18, Next: 24}, 3, 0, []event.Skip{{Range: ident.Range{First: 18, Next: 19}, Reason: event.SkipAbsent}, lost(20, 22), lost(30, 40)})
+	was := base()
+	was.Pipelines["p"].Lose(lake.Lost{Partition: part(1), Range: ident.Range{First: 2, Next: 10}, Why: lake.LossGivenUp})
+	s, err := advanced(was, &Batch{ID: ident.UUID{2}, Epoch: 2, Parts: map[ident.Partition]*Advance{part(0): a}}, nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, []lake.Lost{
+		{Partition: part(1), Range: ident.Range{First: 2, Next: 10}, Why: lake.LossGivenUp},
+		{Partition: part(0), Range: ident.Range{First: 10, Next: 18}, Why: lake.LossGone},
+		{Partition: part(0), Range: ident.Range{First: 20, Next: 22}, Why: lake.LossGone},
+	}, s.Pipelines["p"].Lost)
+	require.Equal(t, int64(10), s.Pipelines["p"].Totals[part(0)].Skipped[event.SkipLost])
+	require.Len(t, was.Pipelines["p"].Lost, 1, "the base is not touched")
+}
+
 func TestAdvancedMovesOnlyWhatTheBatchHolds(t *testing.T) {
 	was := base()
 	s, err := advanced(was, batchAt(2, 10), map[ident.UUID]bool{{8}: true}, map[string]lake.PendingQuarantine{"p": {CommitID: ident.UUID{2}}})
