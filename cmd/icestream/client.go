@@ -51,6 +51,9 @@ func (t *target) load(cmd *cobra.Command) (*config.Config, error) {
 	if t.loaded != nil {
 		return t.loaded, nil
 	}
+	if t.dir != "" && cmd.Flags().Changed("config") {
+		return nil, fault.New(fault.InvalidArgument, "--config %s and --dir %s are two installations: name one of them", t.config, t.dir)
+	}
 	path := t.path()
 	if t.dir != "" {
 		if _, err := os.Stat(path); err != nil {
@@ -130,8 +133,8 @@ func (t *target) reach(ctx context.Context, addr string) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case t.dir != "" && t.addr == "":
-		return fault.New(fault.Unavailable, "nothing is running in %s: `icestream dev --dir %s --keep --follow` goes on with it; "+
-			"read, audit, offsets show, quarantine list and show, schema show and history work without", t.dir, t.dir)
+		return fault.New(fault.Unavailable, "nothing is running in %s: `%s` goes on with it; "+
+			"read, audit, offsets show, quarantine list and show, schema show and history work without", t.dir, dev.GoOn(t.dir))
 	default:
 		return fault.New(fault.Unavailable, "nothing answers at %s: is the service running, and is this its address "+
 			"(discovery in the configuration, or --addr)? %w", addr, err)

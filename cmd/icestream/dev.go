@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"math"
 	"os"
 	"strings"
 
@@ -15,6 +17,19 @@ import (
 func devCommand() *cobra.Command {
 	o := dev.Options{}
 	var plant, format string
+	ports := []struct {
+		into *int
+		name string
+	}{
+		{&o.Ports.Kafka, "kafka"},
+		{&o.Ports.Registry, "registry"},
+		{&o.Ports.Catalog, "catalog"},
+		{&o.Ports.Metrics, "metrics"},
+		{&o.Ports.Ingest, "ingest"},
+		{&o.Ports.Buffer, "buffer"},
+		{&o.Ports.Committer, "committer"},
+		{&o.Ports.Readstate, "readstate"},
+	}
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run everything on embedded peers and prove that every record landed once",
@@ -31,14 +46,13 @@ With -o json every line is one object; the first (event started) has every endpo
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Plant = catalog.Fault(plant)
-			if err := checkPlant(o.Plant); err != nil {
+			if err := errors.Join(checkPlant(o.Plant), checkDev(o)); err != nil {
 				return err
 			}
-			if o.NoGenerator && !o.Follow {
-				return fault.New(fault.InvalidArgument, "--no-generator needs --follow: without a generator nothing says when a run is over")
-			}
-			if o.NoGenerator != (o.Config != "") {
-				return fault.New(fault.InvalidArgument, "--config and --no-generator belong together: the generator feeds its own pipeline")
+			for _, p := range ports {
+				if *p.into < 0 || *p.into > math.MaxUint16 {
+					return fault.New(fault.InvalidArgument, "--%s-port %d: want a port up to %d, or 0 for a free one", p.name, *p.into, math.MaxUint16)
+				}
 			}
 			o.JSON = format == "json"
 			o.Out, o.Width, o.Program = cmd.OutOrStdout(), terminalWidth(), program()
@@ -56,19 +70,7 @@ With -o json every line is one object; the first (event started) has every endpo
 	f.StringVarP(&o.Config, "config", "c", "", "your own pipelines, on the embedded peers")
 	f.BoolVar(&o.NoGenerator, "no-generator", false, "produce nothing; bring your own producer")
 	outputFlag(cmd, &format, "text", "json")
-	for _, p := range []struct {
-		into *int
-		name string
-	}{
-		{&o.Ports.Kafka, "kafka"},
-		{&o.Ports.Registry, "registry"},
-		{&o.Ports.Catalog, "catalog"},
-		{&o.Ports.Metrics, "metrics"},
-		{&o.Ports.Ingest, "ingest"},
-		{&o.Ports.Buffer, "buffer"},
-		{&o.Ports.Committer, "committer"},
-		{&o.Ports.Readstate, "readstate"},
-	} {
+	for _, p := range ports {
 		f.IntVar(p.into, p.name+"-port", 0, "port of "+p.name+" on 127.0.0.1 (default a free one)")
 	}
 	return cmd
@@ -95,6 +97,25 @@ func program() string {
 		return "go run ./cmd/icestream" // the binary is gone when it has ended
 	}
 	return os.Args[0]
+}
+
+// checkDev refuses what does not belong together, and numbers that would be taken
+// for something else: a run of no records has no end.
+func checkDev(o dev.Options) error {
+	switch {
+	case o.NoGenerator && !o.Follow:
+		return fault.New(fault.InvalidArgument, "--no-generator needs --follow: without a generator nothing says when a run is over")
+	case o.NoGenerator != (o.Config != ""):
+		return fault.New(fault.InvalidArgument, "--config and --no-generator belong together: the generator feeds its own pipeline")
+	case o.NoGenerator && o.Plant != "":
+		return fault.New(fault.InvalidArgument, "--plant needs the generator: only what it produced is known, so only there a fault can be told")
+	case o.Records < 1:
+		return fault.New(fault.InvalidArgument, "--records %d: want at least one; --follow produces without end", o.Records)
+	case o.Rate < 0:
+		return fault.New(fault.InvalidArgument, "--rate %v: want records a second, or 0 for as fast as it goes", o.Rate)
+	default:
+		return nil
+	}
 }
 
 func checkPlant(f catalog.Fault) error {

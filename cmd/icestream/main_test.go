@@ -42,10 +42,17 @@ func TestWrongUsageEndsWithTwoAndSaysWhatIsRight(t *testing.T) {
 		{[]string{"dev", "--plant", "rose"}, "lose, double, alter"},
 		{[]string{"dev", "--no-generator"}, "--follow"},
 		{[]string{"dev", "--config", "x.yaml"}, "--no-generator"},
+		{[]string{"dev", "--config", "x.yaml", "--no-generator", "--follow", "--plant", "lose"}, "--plant needs the generator"},
+		{[]string{"dev", "--records", "0"}, "want at least one; --follow"},
+		{[]string{"dev", "--records", "-5"}, "want at least one; --follow"},
+		{[]string{"dev", "--rate", "-1"}, "--rate -1"},
+		{[]string{"dev", "--kafka-port", "70000"}, "--kafka-port 70000: want a port up to 65535"},
+		{[]string{"dev", "--metrics-port", "-1"}, "--metrics-port -1"},
 		{[]string{"dev", "-o", "yaml"}, "text, json"},
 		{[]string{"read"}, "wants one TABLE, got none"},
 		{[]string{"read", "a.b", "c.d"}, "wants one TABLE"},
 		{[]string{"read", "a.b", "--limit", "-1"}, "--limit"},
+		{[]string{"quarantine", "show", "a.b", "--limit", "-1"}, "--limit"},
 		{[]string{"read", "a.b", "-o", "yaml"}, "table, json, csv, arrow"},
 		{[]string{"read", "a.b", "--at", "then"}, "--at"},
 		{[]string{"read", "a.b", "--part", "warm"}, "hot or cold"},
@@ -55,6 +62,7 @@ func TestWrongUsageEndsWithTwoAndSaysWhatIsRight(t *testing.T) {
 		{[]string{"pipeline", "stop", "-c", "x.yaml"}, "pause or resume"},
 		{[]string{"journal"}, "dump"},
 		{[]string{"validate", "-c", "x.yaml", "--set", "novalue"}, "path=value"},
+		{[]string{"tables", "-c", "x.yaml", "--dir", "run"}, "two installations"},
 	} {
 		code, _, errs := icestream(t, c.args...)
 		require.Equal(t, run.CannotTell, code, "%v: %s", c.args, errs)
@@ -128,6 +136,10 @@ func TestStatusOfNothingIsOneAnswerOfFourServices(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &services))
 	require.Len(t, services, 4)
 	require.Contains(t, out, "nothing is running in "+dir)
+	require.Contains(t, out, "--no-generator --config FILE", "the generator was never here: what goes on are pipelines of the user")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "ledger"), nil, 0o600))
+	_, out, _ = icestream(t, "status", "--dir", dir)
+	require.Contains(t, out, "icestream dev --dir "+dir+" --keep --follow`")
 }
 
 func TestExitCodesFollowTheirTable(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,8 @@ import (
 	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/devpeers/catalog"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/near"
 )
 
 // listening reports whether something answers at host:port.
@@ -100,6 +103,9 @@ func (t *target) scanOffline(cmd *cobra.Command, req *readstatev1.ScanRequest, f
 		}
 		return nil
 	})
+	if fault.ReasonOf(err) == fault.UnknownTable {
+		return noTable(cmd.Context(), server, req.GetTable(), err)
+	}
 	if err != nil && !errors.Is(err, errEnough) {
 		return err
 	}
@@ -111,4 +117,14 @@ func (t *target) scanOffline(cmd *cobra.Command, req *readstatev1.ScanRequest, f
 		return nil
 	}
 	return err
+}
+
+// noTable adds to the error that the catalog of a dev folder holds no such table
+// which one was meant perhaps, or when it will be there.
+func noTable(ctx context.Context, server *catalog.Server, name string, err error) error {
+	known := server.Tables(ctx)
+	if main, ok := ident.MainTable(name); ok && slices.Contains(known, main) {
+		return fault.New(fault.UnknownTable, "%w: no bad record of %s is committed yet", err, main)
+	}
+	return fault.New(fault.UnknownTable, "%w%s", err, near.Hint(name, known))
 }

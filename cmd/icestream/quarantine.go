@@ -168,6 +168,9 @@ with exit code 0.`,
   icestream quarantine show -c icestream.yaml shop.orders --reason frame_missing --limit 3 -o json`,
 		Args: oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if limit < 0 {
+				return fault.New(fault.InvalidArgument, "--limit %d: want a positive number, or 0 for all records", limit)
+			}
 			f, err := q.filter(cmd)
 			if err != nil {
 				return err

@@ -169,6 +169,8 @@ func TestAFolderInWhichNothingRunsIsReadFromItsCatalog(t *testing.T) {
 		says string
 	}{
 		{[]string{"read", "shop.nope"}, run.CannotTell, "holds no table shop.nope"},
+		{[]string{"read", "shop.order"}, run.CannotTell, "did you mean shop.orders?"},
+		{[]string{"read", "shop.order__quarantine"}, run.CannotTell, "did you mean shop.orders__quarantine?"},
 		{[]string{"read", "shop.orders", "--columns", "nope"}, run.CannotTell, `no column "nope"`},
 		{[]string{"read", "shop.orders", "--at", "lsn:1"}, run.Dependency, "nothing is running"},
 		{[]string{"tail", "shop.orders"}, run.Dependency, "nothing is running"},

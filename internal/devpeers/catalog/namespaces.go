@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -152,6 +153,24 @@ func (s *Server) listTables(r *http.Request) (any, error) {
 		return nil, failed
 	}
 	return map[string]any{"identifiers": identifiers}, nil
+}
+
+// Tables are the names of all tables, as far as they can be listed.
+func (s *Server) Tables(ctx context.Context) []string {
+	namespaces, err := s.cat.ListNamespaces(ctx, nil)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, ns := range namespaces {
+		for ident, err := range s.cat.ListTables(ctx, ns) {
+			if err != nil {
+				break
+			}
+			out = append(out, strings.Join(ident, "."))
+		}
+	}
+	return out
 }
 
 func orEmpty(list []string) []string {

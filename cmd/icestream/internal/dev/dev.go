@@ -29,6 +29,10 @@ const ConfigFile = "icestream.yaml"
 // logFile takes the logs of all services and peers.
 const logFile = "icestream.log"
 
+// ledgerFile is what the generator knows of its records; a run of the user's own
+// pipelines has none.
+const ledgerFile = "ledger"
+
 // The generator's topic, and the table that it becomes.
 const (
 	topic      = "orders"
@@ -127,6 +131,8 @@ type runner struct {
 	stack   *stack.Stack
 	ledger  *orders.Ledger
 	started time.Time
+	// warnings about the configuration, until they are shown.
+	warnings config.Warnings
 }
 
 // configure reads the user's pipelines, or the generator's, and points them at
@@ -155,13 +161,23 @@ func (r *runner) configure() (*config.Config, error) {
 	} else {
 		c, warnings, err = config.Parse("dev", []byte(pipelinesText), nil, overrides)
 	}
+	if err != nil {
+		r.warn(warnings)
+		return nil, run.WithCode(run.BadConfig, err)
+	}
+	r.warnings = warnings
+	return c, nil
+}
+
+// warn shows what is odd about the configuration.
+func (r *runner) warn(warnings config.Warnings) {
 	for _, w := range warnings {
 		r.view.say("warning", "warning: "+fmt.Sprint(w), nil)
 	}
-	return c, run.WithCode(run.BadConfig, err)
 }
 
-// announce prints where everything listens, and leaves it in the folder.
+// announce prints where everything listens, and leaves it in the folder. Programs
+// take the addresses from the first line: nothing may come before it.
 func (r *runner) announce() error {
 	c := *r.process.Config
 	a := r.stack.Addresses()
@@ -183,6 +199,7 @@ func (r *runner) announce() error {
 			"kafka": r.peers.kafka.Addr(), "registry": r.peers.registry.URL(), "catalog": r.peers.catalog.URL(),
 			"warehouse": r.peers.catalog.Warehouse(), "grpc": a, "metrics": "http://" + c.Node.Metrics + "/metrics", "dir": r.o.Dir,
 		})
+	r.warn(r.warnings)
 	return nil
 }
 

@@ -2,6 +2,7 @@ package dev
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net"
@@ -71,6 +72,35 @@ func TestATakenPortNamesItsFlag(t *testing.T) {
 		err := Run(t.Context(), Options{Dir: filepath.Join(t.TempDir(), "run"), Records: 1, Ports: ports, Out: io.Discard})
 		require.ErrorContains(t, err, flag)
 	}
+}
+
+// A program takes the addresses from the first line, whatever is odd about the
+// settings.
+func TestWarningsComeBehindTheEndpoints(t *testing.T) {
+	t.Setenv("ICESTREAM_KAFKA_BOOTSTRP_SERVERS", "elsewhere:1")
+	path := filepath.Join(t.TempDir(), "my.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("pipelines: [{ name: p, topics: [p], table: a.p }]\n"), 0o600))
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &stopper{word: "ICESTREAM_KAFKA_BOOTSTRP_SERVERS", stop: cancel}
+	require.NoError(t, Run(ctx, Options{Dir: filepath.Join(t.TempDir(), "run"), Config: path, NoGenerator: true, Follow: true, JSON: true, Out: out}))
+	lines := strings.Split(out.String(), "\n")
+	require.Contains(t, lines[0], `"event":"started"`)
+	require.Contains(t, lines[1], `"event":"warning"`)
+}
+
+// stopper calls stop when the word is written.
+type stopper struct {
+	bytes.Buffer
+
+	word string
+	stop func()
+}
+
+func (s *stopper) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(s.word)) {
+		s.stop()
+	}
+	return s.Buffer.Write(b)
 }
 
 func TestAProgramGetsOneObjectALine(t *testing.T) {

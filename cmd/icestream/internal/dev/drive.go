@@ -69,7 +69,7 @@ func (r *runner) drive(outer, inner context.Context) error {
 	if r.o.NoGenerator {
 		return d.own(outer, inner)
 	}
-	if r.ledger, err = orders.OpenLedger(filepath.Join(r.o.Dir, "ledger")); err != nil {
+	if r.ledger, err = orders.OpenLedger(filepath.Join(r.o.Dir, ledgerFile)); err != nil {
 		return err
 	}
 	defer func() { _ = r.ledger.Close() }()
@@ -185,7 +185,11 @@ func (d *driver) readAtRandom(ctx context.Context, faults chan<- error) {
 	for {
 		// A read takes the whole table: as it grows, reads get rarer, so that
 		// checking takes a tenth of the time and not all of it.
+		// The first comes soon, so that a short run is read from too.
 		pause := max(time.Duration(300+rand.IntN(1500))*time.Millisecond, 9*took)
+		if d.readsChecked.Load() == 0 {
+			pause = time.Duration(20+rand.IntN(200)) * time.Millisecond
+		}
 		select {
 		case <-ctx.Done():
 			return

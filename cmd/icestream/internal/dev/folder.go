@@ -49,6 +49,16 @@ func prepareFolder(dir string, keep bool) (lock io.Closer, err error) {
 	return lock, nil
 }
 
+// GoOn is the command that goes on with the folder of a run, for people: with the
+// generator, or where it never produced with the pipelines of the user.
+func GoOn(dir string) string {
+	own := ""
+	if _, err := os.Stat(filepath.Join(dir, ledgerFile)); err != nil {
+		own = " --no-generator --config FILE"
+	}
+	return fmt.Sprintf("icestream dev --dir %s --keep --follow%s", dir, own)
+}
+
 // fill clears a locked folder, unless told to keep it, and marks it.
 func fill(dir string, keep bool) error {
 	entries, err := os.ReadDir(dir) // again: until now another run may have been at work

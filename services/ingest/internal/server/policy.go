@@ -4,9 +4,11 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 
 	adminv1 "github.com/icestream/icestream/gen/go/icestream/admin/v1"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/near"
 	"github.com/icestream/icestream/services/ingest/internal/pipeline"
 )
 
@@ -14,7 +16,8 @@ func (a *Admin) pipeline(name string) (*pipeline.Pipeline, error) {
 	if p := a.Pipelines[name]; p != nil {
 		return p, nil
 	}
-	return nil, fault.New(fault.NotFound, "there is no pipeline %q here", name)
+	names := slices.Sorted(maps.Keys(a.Pipelines))
+	return nil, fault.New(fault.NotFound, "there is no pipeline %q here, there is %s%s", name, strings.Join(names, ", "), near.Hint(name, names))
 }
 
 // GetPolicy says what becomes of records that cannot be rows.

@@ -65,9 +65,9 @@ func state(s event.PartitionState) string {
 
 // SetPipelineState pauses or resumes a pipeline. Resuming also lets its stopped partitions try again at once.
 func (a *Admin) SetPipelineState(_ context.Context, r *adminv1.SetPipelineStateRequest) (*adminv1.SetPipelineStateResponse, error) {
-	p := a.Pipelines[r.GetPipeline()]
-	if p == nil {
-		return nil, fault.New(fault.NotFound, "there is no pipeline %q here", r.GetPipeline())
+	p, err := a.pipeline(r.GetPipeline())
+	if err != nil {
+		return nil, err
 	}
 	switch r.GetState() {
 	case adminv1.PipelineState_PIPELINE_STATE_RUNNING:
