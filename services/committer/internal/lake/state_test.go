@@ -131,6 +131,8 @@ func TestCarryKeepsEverythingButTheCommit(t *testing.T) {
 	require.Equal(t, s.Pending(), c.Pending())
 	c.Pipelines["p"].Positions[part(0)] = ident.Position{}
 	require.NotEqual(t, s.Vector(), c.Vector(), "a copy, not a view")
+	c.Pipelines["p"].Lost[0].Next++
+	require.NotEqual(t, s.Pipelines["p"].Lost, c.Pipelines["p"].Lost, "a copy, not a view")
 }
 
 // G9: a roll-back is told of every partition, with both positions, and of a thousand

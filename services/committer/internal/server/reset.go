@@ -15,29 +15,9 @@ func (s *commitService) ResetOffsets(ctx context.Context, req *committerv1.Reset
 	if req.GetTable() == "" {
 		return nil, fault.New(fault.InvalidArgument, "resetting a table: no table is named")
 	}
-	o := commit.Order{Reason: req.GetReason(), DryRun: req.GetDryRun(), Unchecked: req.GetUnchecked()}
-	switch req.GetBase() {
-	case committerv1.ResetBase_RESET_BASE_UNSPECIFIED:
-	case committerv1.ResetBase_RESET_BASE_TABLE:
-		o.Base = commit.BaseTable
-	case committerv1.ResetBase_RESET_BASE_COPY:
-		o.Base = commit.BaseCopy
-	default:
-		return nil, fault.New(fault.InvalidArgument, "resetting table %s: base %v is not known to this release", req.GetTable(), req.GetBase())
-	}
-	for _, f := range req.GetForward() {
-		o.Forward = append(o.Forward, commit.Forward{Pipeline: f.GetPipeline(), Topic: f.GetTopic(), Number: f.GetPartition(), Offset: f.GetOffset()})
-	}
-	for _, l := range req.GetLog() {
-		part, err := wire.PartitionFromProto(l.GetPartition())
-		if err != nil {
-			return nil, err
-		}
-		r, err := wire.RangeFromProto(l.GetRange())
-		if err != nil {
-			return nil, err
-		}
-		o.Log = append(o.Log, commit.Extent{Cluster: l.GetCluster(), Partition: part, Range: r})
+	o, err := orderOf(req)
+	if err != nil {
+		return nil, err
 	}
 	e, err := s.hub.find(ctx, req.GetTable())
 	if err != nil {
@@ -55,4 +35,33 @@ func (s *commitService) ResetOffsets(ctx context.Context, req *committerv1.Reset
 		})
 	}
 	return resp, nil
+}
+
+// orderOf is what an operator decided.
+func orderOf(req *committerv1.ResetOffsetsRequest) (commit.Order, error) {
+	o := commit.Order{Reason: req.GetReason(), DryRun: req.GetDryRun(), Unchecked: req.GetUnchecked()}
+	switch req.GetBase() {
+	case committerv1.ResetBase_RESET_BASE_UNSPECIFIED:
+	case committerv1.ResetBase_RESET_BASE_TABLE:
+		o.Base = commit.BaseTable
+	case committerv1.ResetBase_RESET_BASE_COPY:
+		o.Base = commit.BaseCopy
+	default:
+		return commit.Order{}, fault.New(fault.InvalidArgument, "resetting table %s: base %v is not known to this release", req.GetTable(), req.GetBase())
+	}
+	for _, f := range req.GetForward() {
+		o.Forward = append(o.Forward, commit.Forward{Pipeline: f.GetPipeline(), Topic: f.GetTopic(), Number: f.GetPartition(), Offset: f.GetOffset()})
+	}
+	for _, l := range req.GetLog() {
+		part, err := wire.PartitionFromProto(l.GetPartition())
+		if err != nil {
+			return commit.Order{}, err
+		}
+		r, err := wire.RangeFromProto(l.GetRange())
+		if err != nil {
+			return commit.Order{}, err
+		}
+		o.Log = append(o.Log, commit.Extent{Cluster: l.GetCluster(), Partition: part, Range: r})
+	}
+	return o, nil
 }
