@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
 )
 
 // divergedAt makes the brokers say that every leader epoch they are asked about ended at offset.
@@ -94,8 +96,9 @@ func TestPositionBeyondTheEndStopsThePartition(t *testing.T) { // K5: the log lo
 	i.s.pipelines[0].Pause(false) // try again at once
 	w.await("still stopped", func() bool {
 		return w.progress[0].State == event.PartitionStopped && w.progress[0].Reason != "" && w.at(0) == 15 &&
-			containsAll(w.progress[0].Reason, "has grown beyond it", "on_data_loss: continue")
+			containsAll(w.progress[0].Reason, "ended below offset 15", "has grown beyond it", "on_data_loss: continue")
 	})
+	require.Empty(t, w.recorded(), "nobody has accepted the loss")
 }
 
 func TestPositionBeyondTheEndWaitsForTheLogWhereThePipelineSaysSo(t *testing.T) { // K5
@@ -108,6 +111,7 @@ func TestPositionBeyondTheEndWaitsForTheLogWhereThePipelineSaysSo(t *testing.T) 
 	w.appended(0, 20)
 	require.NotContains(t, w.outcome(0), int64(14))
 	require.Equal(t, "o15", w.outcome(0)[15])
+	require.Equal(t, []string{"p/orders[0] 10 to 15, read up to 15"}, w.recorded())
 	n, _ := i.metrics.Value("icestream_ingest_data_loss_total", "p", "orders", "0")
 	require.InDelta(t, 1, n, 0, "one loss, however often it was looked at")
 }
@@ -155,15 +159,85 @@ func TestLogThatIsReplacedWhileItIsReadStopsThePartition(t *testing.T) {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				require.EqualValues(t, 10, w.at(0))
+				require.Empty(t, w.replaced, "nobody has accepted the loss")
 				return
 			}
 			w.produce(0, orders(1, 10, 5)...)
 			w.appended(0, 15)
 			require.Len(t, w.outcome(0), 15)
+			require.Equal(t, []string{"p/orders[0] 4 to 10, read up to 10"}, w.recorded())
 			n, _ := i.metrics.Value("icestream_ingest_data_loss_total", "p", "orders", "0")
 			require.InDelta(t, 1, n, 0)
 		})
 	}
+}
+
+// Nothing is read of a log that was replaced before the table has recorded it, and a drain does not wait for that (K5, G1).
+func TestWhatWasReplacedIsRecordedBeforeReadingGoesOn(t *testing.T) {
+	w := newWorld(t, ordersTopic+", on_data_loss: continue", topic(1))
+	w.produce(0, orders(1, 0, 10)...)
+	i := w.start()
+	w.appended(0, 10)
+	w.mu.Lock()
+	w.recordErr = fault.New(fault.Unavailable, "the catalog is away")
+	w.mu.Unlock()
+	w.divergedAt(4)
+	w.failFetch(kerr.FencedLeaderEpoch, 1)
+	w.produce(0, orders(1, 10, 5)...)
+	waits := func() {
+		t.Helper()
+		w.await("waits for the record", func() bool {
+			return w.progress[0].State == event.PartitionWaiting && containsAll(w.progress[0].Reason, "recording", "[4,10) of p/orders[0]", "the catalog is away")
+		})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		require.EqualValues(t, 10, w.at(0))
+	}
+	waits()
+	i.stop(t)
+	w.commit()
+	w.mu.Lock()
+	w.progress = map[int32]event.Progress{}
+	w.mu.Unlock()
+	w.start() // who comes next finds the same
+	waits()
+	w.mu.Lock()
+	w.recordErr = nil
+	w.mu.Unlock()
+	w.appended(0, 15)
+	require.Equal(t, []string{"p/orders[0] 4 to 10, read up to 10"}, w.recorded())
+}
+
+// What the log has forgotten with its journal is read again as it is now: it was not replaced, and nothing waits until it
+// is committed (G11).
+func TestWhatIsReadAgainIsNotRecordedAsReplaced(t *testing.T) {
+	w := newWorld(t, ordersTopic+", on_data_loss: continue", topic(1))
+	w.produce(0, orders(1, 0, 6)...)
+	w.start()
+	w.appended(0, 6)
+	w.commit()
+	w.produce(0, orders(1, 6, 4)...)
+	w.appended(0, 10)
+	w.mu.Lock()
+	w.recordErr = fault.New(fault.Unavailable, "it is at 6, the rest is not committed yet")
+	w.mu.Unlock()
+	w.divergedAt(3)
+	w.failFetch(kerr.FencedLeaderEpoch, 1)
+	w.produce(0, orders(1, 10, 5)...)
+	w.await("waits for the record", func() bool { return containsAll(w.progress[0].Reason, "[3,10) of p/orders[0]") })
+	w.restartLog()
+	w.mu.Lock()
+	w.outstanding, w.recordErr = nil, nil
+	w.mu.Unlock()
+	w.appended(0, 15)
+	require.Equal(t, []string{"p/orders[0] 3 to 6, read up to 6"}, w.recorded())
+}
+
+// recorded is what the table has recorded as replaced, each once however often it was found.
+func (w *world) recorded() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Compact(slices.Clone(w.replaced))
 }
 
 // Leaders move without a loss, and a broker that lags behind says things that pass (G11).

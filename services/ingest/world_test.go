@@ -59,8 +59,10 @@ type world struct {
 	latest      int                        // schema of the newest version; 0 for 1
 	registryErr int                        // status it answers with instead, 0 for none
 	requests    int
-	refuse      bool // refuse every candidate
-	forgot      bool // the committer has not opened the table since its start
+	refuse      bool     // refuse every candidate
+	forgot      bool     // the committer has not opened the table since its start
+	replaced    []string // what was recorded, with the position of the log then
+	recordErr   error
 	openErr     error
 	table       *schema.Schema
 	numbers     schema.NumberMap
@@ -247,6 +249,20 @@ func (w *world) OpenTable(_ context.Context, r *committerv1.OpenTableRequest) (*
 	return &committerv1.OpenTableResponse{
 		TableUuid: make([]byte, 16), Positions: wire.PositionsToProto(w.committed), Schema: w.publish(w.table),
 	}, nil
+}
+
+func (w *world) RecordReplaced(_ context.Context, r *committerv1.RecordReplacedRequest) (*committerv1.RecordReplacedResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.recordErr != nil {
+		return nil, w.recordErr
+	}
+	p, err := wire.PartitionFromProto(r.GetPartition())
+	if err != nil {
+		return nil, err
+	}
+	w.replaced = append(w.replaced, fmt.Sprintf("%s %d to %d, read up to %d", p, r.GetRange().GetFirst(), r.GetRange().GetNext(), w.next[p]))
+	return &committerv1.RecordReplacedResponse{}, nil
 }
 
 func (w *world) publish(s *schema.Schema) *typesv1.TableSchema {

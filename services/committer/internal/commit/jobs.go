@@ -79,6 +79,45 @@ func (t *Table) ensureStarts(ctx context.Context, owner, pipeline string, starts
 	return nil
 }
 
+// RecordReplaced makes the table remember that Kafka has other records at the offsets
+// of r now than were read, in one empty snapshot where that is new. Rows of them that
+// are still hot are committed first; where some are not even here yet, it is refused
+// and to be asked again.
+func (t *Table) RecordReplaced(ctx context.Context, part ident.Partition, r ident.Range) error {
+	_, err := ask(ctx, t, func(ctx context.Context) (struct{}, error) {
+		if t.head.State.Vector()[part] < r.Next {
+			if err := t.commitHeld(ctx, cut.Asked); err != nil {
+				return struct{}{}, err
+			}
+		}
+		if err := t.ensureReplaced(ctx, part, r); err != nil {
+			return struct{}{}, err
+		}
+		if at := t.head.State.Vector()[part]; at < r.Next {
+			return struct{}{}, fault.New(fault.Unavailable, "recording in table %s that Kafka replaced offsets %v of %v: it is at %d, the rest is not committed yet", t.o.Name, r, part, at)
+		}
+		return struct{}{}, nil
+	})
+	return err
+}
+
+func (t *Table) ensureReplaced(ctx context.Context, part ident.Partition, r ident.Range) error {
+	if _, changed, err := replaced(t.head.State, ident.UUID{}, t.applied, part, r); err != nil || !changed {
+		return err
+	}
+	head, err := t.land(ctx, lake.KindProgress, false, func(head lake.Head) (lake.Change, error) {
+		id := NewID()
+		s, _, err := replaced(head.State, id, t.applied, part, r)
+		return lake.Change{CommitID: id, State: s}, err
+	})
+	if err != nil {
+		return err
+	}
+	t.log.Warn("recorded that Kafka replaced records which were read", "partition", part.String(), "offsets", r.String(), "snapshot", head.SnapshotID)
+	t.unreported = true
+	return nil
+}
+
 // Committed is the answer to CommitNow.
 type Committed struct {
 	Commit event.Commit // the head

@@ -108,6 +108,27 @@ func fixStarts(s *lake.State, owner, pipeline string, starts ident.Vector) bool 
 	return changed
 }
 
+// replaced is the state after a part of the log below a position was noted as
+// replaced, and whether that changed anything. What of r lies outside of what the
+// table accounts for is left out. A partition that the state does not know is an error.
+func replaced(base lake.State, id ident.UUID, applied map[ident.UUID]bool, part ident.Partition, r ident.Range) (lake.State, bool, error) {
+	s := anchored(base, id, applied)
+	p := s.Pipelines[part.Pipeline]
+	if p == nil {
+		return s, false, fault.New(fault.UnknownPartition, "noting that Kafka replaced offsets %v of %v: the table does not know the pipeline", r, part)
+	}
+	pos, known := p.Positions[part]
+	if !known {
+		return s, false, fault.New(fault.UnknownPartition, "noting that Kafka replaced offsets %v of %v: the table does not know the partition", r, part)
+	}
+	l := lake.Lost{Partition: part, Range: ident.Range{First: max(r.First, pos.Start), Next: min(r.Next, pos.Next)}, Why: lake.LossReplaced}
+	if l.Empty() || p.Remembers(l) {
+		return s, false, nil
+	}
+	p.Lose(l)
+	return s, true, nil
+}
+
 // advanced is the state after a batch landed, or errEpoch or errRange when the
 // batch does not continue base. pending are the quarantine files of the batch
 // per pipeline.

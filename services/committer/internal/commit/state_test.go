@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/icestream/icestream/internal/event"
+	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/services/committer/internal/lake"
 )
@@ -62,6 +63,36 @@ func TestWhatKafkaDidNotHaveAnyMoreIsRememberedByItsOffsets(t *testing.T) {
 	}, s.Pipelines["p"].Lost)
 	require.Equal(t, int64(10), s.Pipelines["p"].Totals[part(0)].Skipped[event.SkipLost])
 	require.Len(t, was.Pipelines["p"].Lost, 1, "the base is not touched")
+}
+
+// G1: that Kafka replaced records which were read moves nothing and counts nothing, and is
+// recorded once, as far as the table holds them.
+func TestWhatKafkaReplacedIsRememberedAndMovesNothing(t *testing.T) {
+	was := base()
+	pos := was.Pipelines["p"].Positions[part(0)]
+	s, changed, err := replaced(was, ident.UUID{2}, nil, part(0), ident.Range{First: pos.Next - 3, Next: pos.Next + 5})
+	require.NoError(t, err)
+	require.True(t, changed)
+	require.Equal(t, []lake.Lost{{Partition: part(0), Range: ident.Range{First: pos.Next - 3, Next: pos.Next}, Why: lake.LossReplaced}}, s.Pipelines["p"].Lost)
+	require.Equal(t, was.Positions(), s.Positions())
+	require.Equal(t, was.Pipelines["p"].Totals, s.Pipelines["p"].Totals)
+	require.Empty(t, was.Pipelines["p"].Lost, "the base is not touched")
+
+	for name, r := range map[string]ident.Range{
+		"known":       {First: pos.Next - 2, Next: pos.Next},
+		"beyond":      {First: pos.Next, Next: pos.Next + 5},
+		"below start": {First: pos.Start - 5, Next: pos.Start},
+	} {
+		_, changed, err = replaced(s, ident.UUID{3}, nil, part(0), r)
+		require.NoError(t, err, name)
+		require.False(t, changed, name)
+	}
+	_, _, err = replaced(was, ident.UUID{2}, nil, part(99), ident.Range{First: 0, Next: 1})
+	require.Equal(t, fault.UnknownPartition, fault.ReasonOf(err))
+	other := part(0)
+	other.Pipeline = "other"
+	_, _, err = replaced(was, ident.UUID{2}, nil, other, ident.Range{First: 0, Next: 1})
+	require.Equal(t, fault.UnknownPartition, fault.ReasonOf(err))
 }
 
 func TestAdvancedMovesOnlyWhatTheBatchHolds(t *testing.T) {

@@ -560,6 +560,41 @@ func TestOpeningIsIdempotentAndKeepsStarts(t *testing.T) {
 	})
 }
 
+// G1: what Kafka replaced is recorded behind the rows that were read of it, once, and
+// what of it has not come yet is asked for again.
+func TestWhatKafkaReplacedIsRecordedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.start()
+		r.pass(time.Second)
+		r.open(0)
+		r.commits(1)
+		r.log.grow(part(0), 5) // hot
+		lost := func() []lake.Lost { return r.head().State.Pipelines["p"].Lost }
+		replaced := func(first, next int64) []lake.Lost {
+			return []lake.Lost{{Partition: part(0), Range: ident.Range{First: first, Next: next}, Why: lake.LossReplaced}}
+		}
+		err := r.table.RecordReplaced(t.Context(), part(0), ident.Range{First: 8, Next: 17})
+		require.Equal(t, fault.Unavailable, fault.ReasonOf(err))
+		require.ErrorContains(t, err, "it is at 15, the rest is not committed yet")
+		require.Equal(t, replaced(8, 15), lost())
+		r.log.grow(part(0), 5)
+		require.NoError(t, r.table.RecordReplaced(t.Context(), part(0), ident.Range{First: 8, Next: 17}))
+		require.Equal(t, replaced(8, 17), lost())
+		at := r.head()
+		require.Equal(t, int64(20), at.State.Positions()[part(0)].Next)
+		require.NoError(t, r.table.RecordReplaced(t.Context(), part(0), ident.Range{First: 9, Next: 17}))
+		require.Equal(t, at.SnapshotID, r.head().SnapshotID, "nothing new, no snapshot")
+		r.pass(time.Second)
+		require.Equal(t, at.Event(), r.buffer.commits[len(r.buffer.commits)-1], "the buffer knows the snapshot")
+		require.Equal(t, fault.UnknownPartition, fault.ReasonOf(r.table.RecordReplaced(t.Context(), part(7), ident.Range{First: 0, Next: 1})))
+		r.commits(1)
+		require.Equal(t, replaced(8, 17), lost(), "it stays")
+		r.check()
+		require.NoError(t, r.stop())
+	})
+}
+
 func TestProposedColumnsLandBeforeTheyArePublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

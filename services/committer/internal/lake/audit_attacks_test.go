@@ -339,7 +339,8 @@ func TestAnEditedListOfLostOffsetsIsFound(t *testing.T) {
 			change.advance(part(0), Totals{Quarantined: 1, Skipped: map[event.SkipReason]int64{event.SkipLost: 8}})
 			b.poison(&change, quarantined(part(0), ident.Range{First: 14, Next: 15}))
 			for _, r := range c.lost {
-				change.State.Pipelines["p"].Lose(Lost{Partition: part(0), Range: r, Why: LossGone})
+				p := change.State.Pipelines["p"]
+				p.Lost = append(p.Lost, Lost{Partition: part(0), Range: r, Why: LossGone})
 			}
 			b.commit(change)
 			r := b.audit(c.deep)

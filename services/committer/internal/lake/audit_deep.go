@@ -354,6 +354,9 @@ func (d *deepScan) collect(ctx context.Context) error {
 			continue
 		}
 		for _, l := range p.Lost {
+			if !l.Why.counted() {
+				continue // the rows of what was there are in the table
+			}
 			f.alive = some(f.alive, rows.in(ident.Range{First: l.First, Next: l.Next}))
 			f.alive = some(f.alive, poison.in(ident.Range{First: l.First, Next: l.Next}))
 		}

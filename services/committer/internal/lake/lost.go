@@ -12,7 +12,7 @@ import (
 	"github.com/icestream/icestream/internal/ident"
 )
 
-// Loss says why offsets are counted as lost.
+// Loss says why offsets are remembered as lost.
 type Loss string
 
 // The reasons.
@@ -23,7 +23,14 @@ const (
 	LossGone Loss = "gone"
 	// LossGivenUp: an operator moved the partition beyond them.
 	LossGivenUp Loss = "given_up"
+	// LossReplaced: Kafka's log was replaced below what was read, and the pipeline says
+	// on_data_loss: continue. The table holds what was read, and counts it so; the
+	// records that took those offsets since are not in it.
+	LossReplaced Loss = "replaced"
 )
+
+// counted reports whether the totals count such offsets as lost.
+func (l Loss) counted() bool { return l != LossReplaced }
 
 // words is the reason for people.
 func (l Loss) words() string {
@@ -32,12 +39,15 @@ func (l Loss) words() string {
 		return "Kafka did not have them any more when they were to be read: its retention took them, or somebody deleted records (on_data_loss: continue)"
 	case LossGivenUp:
 		return "an operator gave them up"
+	case LossReplaced:
+		return "Kafka's log was replaced below what was read (an unclean leader election, or a broker that lost its disk): " +
+			"the table holds the records that were there, not those that took their offsets since (on_data_loss: continue)"
 	default:
 		return string(l)
 	}
 }
 
-// Lost is a range of offsets that a state counts as lost. Neither the expiry of
+// Lost is a range of offsets that a state remembers as lost. Neither the expiry of
 // snapshots nor the commits of others take it out of the state.
 type Lost struct {
 	Partition ident.Partition
@@ -45,24 +55,31 @@ type Lost struct {
 	Why Loss
 }
 
-// Lose adds a range to those that are remembered, the newest last. A range that goes
-// on where one of the same reason ends joins it, and is the newest then. More than twice as many as the
-// pipeline has partitions, and 64, are not kept: the oldest are only counted then.
+// Lose adds a range to those that are remembered, the newest last. It takes up those
+// of the same reason that it meets, and is the newest then. More than twice as many as
+// the pipeline has partitions, and 64, are not kept: the oldest are only counted then.
 func (p *Pipeline) Lose(l Lost) {
 	if l.Empty() {
 		return
 	}
-	for i, have := range p.Lost {
-		if have.Partition == l.Partition && have.Why == l.Why && have.Next == l.First {
-			p.Lost = slices.Delete(p.Lost, i, i+1)
-			l.First = have.First
-			break
+	p.Lost = slices.DeleteFunc(p.Lost, func(have Lost) bool {
+		if have.Partition != l.Partition || have.Why != l.Why || have.First > l.Next || l.First > have.Next {
+			return false
 		}
-	}
+		l.Range = ident.Range{First: min(have.First, l.First), Next: max(have.Next, l.Next)}
+		return true
+	})
 	p.Lost = append(p.Lost, l)
 	if more := len(p.Lost) - max(64, 2*len(p.Positions)); more > 0 {
 		p.Lost = slices.Delete(p.Lost, 0, more)
 	}
+}
+
+// Remembers reports whether a whole range is remembered as lost for that reason.
+func (p *Pipeline) Remembers(l Lost) bool {
+	return slices.ContainsFunc(p.Lost, func(have Lost) bool {
+		return have.Partition == l.Partition && have.Why == l.Why && have.First <= l.First && l.Next <= have.Next
+	})
 }
 
 // lostJSON are ranges of one partition that were lost for one reason. Topics have
@@ -117,18 +134,28 @@ func (a *auditor) tellLost(p *Pipeline, out *PartitionReport) {
 		if l.Partition != part {
 			continue
 		}
-		told += l.Len()
+		counts := "are counted as lost"
+		if l.Why.counted() {
+			told += l.Len()
+		} else {
+			counts = "are others in Kafka now"
+		}
 		out.Lost = append(out.Lost, LostReport{First: l.First, Next: l.Next, Why: l.Why})
 		if l.First < pos.Start || l.Next > pos.Next {
 			a.r.find(Violated, part.String(), "offsets [%d,%d) are remembered as lost, but the table accounts for [%d,%d)", l.First, l.Next, pos.Start, pos.Next)
 		}
-		a.r.note("%s: offsets %d to %d, %d of them, are counted as lost: %s", part, l.First, l.Next-1, l.Len(), l.Why.words())
+		a.r.note("%s: offsets %d to %d, %d of them, %s: %s", part, l.First, l.Next-1, l.Len(), counts, l.Why.words())
 	}
 	slices.SortFunc(out.Lost, func(a, b LostReport) int { return cmp.Compare(a.First, b.First) })
-	for i, l := range out.Lost[min(1, len(out.Lost)):] {
-		if before := out.Lost[i]; l.First < before.Next {
+	before := LostReport{}
+	for _, l := range out.Lost {
+		if !l.Why.counted() {
+			continue
+		}
+		if l.First < before.Next {
 			a.r.find(Violated, part.String(), "offsets [%d,%d) and [%d,%d) are remembered as lost: some of them twice", before.First, before.Next, l.First, l.Next)
 		}
+		before = l
 	}
 	switch {
 	case told > counted:

@@ -57,7 +57,8 @@ type PartitionReport struct {
 	Quarantined int64            `json:"quarantined"`
 	Skipped     map[string]int64 `json:"skipped,omitempty"`
 	// Lost are the offsets that Skipped counts as lost, as far as the table remembers
-	// which ones and why.
+	// which ones and why; and those that are rows of records which Kafka's log has
+	// replaced by others since.
 	Lost []LostReport `json:"lost,omitempty"`
 	// Scanned is the number of distinct offsets that the deep scan found.
 	Scanned *int64 `json:"scanned,omitempty"`
@@ -79,6 +80,7 @@ type LogReport struct {
 	Poison   int64 `json:"quarantined"`
 	Skipped  int64 `json:"skipped"`  // records that are neither
 	Vanished int64 `json:"vanished"` // rows and quarantined ones whose record a compaction removed since
+	Replaced int64 `json:"replaced"` // records that took the offsets of others which were read before
 }
 
 // Report is the result of an audit.

@@ -180,3 +180,21 @@ func TestLostRangesAreRememberedInBounds(t *testing.T) {
 	require.Contains(t, p.Lost, Lost{Partition: part(1), Range: ident.Range{First: grown.First, Next: grown.Next + 1}, Why: LossGone},
 		"one that grew is not the oldest any more")
 }
+
+// What was found replaced twice, from another offset on, is one range; and what is
+// lost for other reasons is not part of it.
+func TestRangesThatMeetAreRememberedAsOne(t *testing.T) {
+	p := &Pipeline{Positions: ident.Positions{part(0): {}}}
+	at := func(first, next int64, why Loss) Lost {
+		return Lost{Partition: part(0), Range: ident.Range{First: first, Next: next}, Why: why}
+	}
+	p.Lose(at(0, 5, LossGone))
+	p.Lose(at(10, 15, LossReplaced))
+	p.Lose(at(20, 30, LossReplaced))
+	require.True(t, p.Remembers(at(21, 30, LossReplaced)))
+	require.False(t, p.Remembers(at(14, 21, LossReplaced)))
+	require.False(t, p.Remembers(at(21, 30, LossGone)))
+	p.Lose(at(12, 22, LossReplaced))
+	p.Lose(at(4, 8, LossReplaced))
+	require.Equal(t, []Lost{at(0, 5, LossGone), at(10, 30, LossReplaced), at(4, 8, LossReplaced)}, p.Lost)
+}

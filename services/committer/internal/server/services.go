@@ -84,6 +84,26 @@ func startsOf(req *committerv1.OpenTableRequest) (ident.Vector, error) {
 	return starts, nil
 }
 
+// RecordReplaced implements the RPC.
+func (s *tableService) RecordReplaced(ctx context.Context, req *committerv1.RecordReplacedRequest) (*committerv1.RecordReplacedResponse, error) {
+	part, err := wire.PartitionFromProto(req.GetPartition())
+	if err != nil {
+		return nil, err
+	}
+	r, err := wire.RangeFromProto(req.GetRange())
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.hub.find(ctx, req.GetTable())
+	if err != nil {
+		return nil, err
+	}
+	if err := e.table.RecordReplaced(ctx, part, r); err != nil {
+		return nil, err
+	}
+	return &committerv1.RecordReplacedResponse{}, nil
+}
+
 // commitService answers operators about commits.
 type commitService struct {
 	committerv1.UnimplementedAdminServiceServer

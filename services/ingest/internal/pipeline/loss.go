@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/services/ingest/internal/source"
 )
 
@@ -15,6 +16,9 @@ func (s *session) continues() bool { return s.w.p.c.Pipeline.OnDataLoss == "cont
 // checkLoss compares the position with what Kafka holds. What is gone is recorded or stops the partition, by policy.
 // epoch is the leader epoch of the record before the position, -1 where it is not known.
 func (s *session) checkLoss(ctx context.Context, epoch int32) error {
+	if err := s.recordReplaced(ctx); err != nil {
+		return err
+	}
 	l, err := s.w.cursor.Measure(ctx)
 	if err != nil {
 		return err
@@ -49,12 +53,35 @@ func (s *session) checkLoss(ctx context.Context, epoch int32) error {
 // replaced notes, counts and logs that the cluster's log from the offset from on, below the position at, is not the one
 // that was read.
 func (s *session) replaced(at, from int64) {
-	if !s.w.noteReplaced(at) {
+	if !s.w.noteReplaced(from, at) {
 		return
 	}
 	s.w.m.lost(0)
 	s.w.p.c.Log.Error("the Kafka log was truncated below what was read: records that took those offsets since are not read",
 		"partition", s.part.String(), "from", from, "read_to", at)
+}
+
+// recordReplaced has the table remember what was found replaced, where the policy accepts that; nothing is read before.
+// What the log has forgotten since, with its journal, is read again as it is now and was not replaced. What a process
+// could not tell before its end, the next one finds as this one did. Of a topic that was created again, the table knows
+// that it was.
+func (s *session) recordReplaced(ctx context.Context) error {
+	s.w.mu.Lock()
+	part, r := s.w.unnotedOf, s.w.unnoted
+	s.w.mu.Unlock()
+	r.Next = min(r.Next, s.lane.Start)
+	if part == s.part && !r.Empty() && s.continues() {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer s.w.watchDrain(ctx, cancel)()
+		if err := s.t.recordReplaced(ctx, part, r); err != nil {
+			return orCause(ctx, err)
+		}
+	}
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.w.unnoted = ident.Range{}
+	return nil
 }
 
 // explain turns what the cursor reports into a stop, where the policy says so.

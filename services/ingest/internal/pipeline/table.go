@@ -279,6 +279,26 @@ func (t *table) call(ctx context.Context, starts []*committerv1.PartitionStart) 
 	return nil
 }
 
+// recordReplaced has the committer record that the cluster's log has other records at the offsets of r than were read.
+func (t *table) recordReplaced(ctx context.Context, part ident.Partition, r ident.Range) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	conn, err := t.p.c.Committer(ctx, t.name)
+	if err != nil {
+		return fmt.Errorf("finding the committer of table %s: %w", t.name, err)
+	}
+	_, err = committerv1.NewTableServiceClient(conn).RecordReplaced(ctx, &committerv1.RecordReplacedRequest{
+		Table: t.name, Partition: wire.PartitionToProto(part), Range: wire.RangeToProto(r),
+	})
+	if err != nil {
+		err = fmt.Errorf("recording in table %s that Kafka replaced offsets %v of %s: %w", t.name, r, part, wire.FromStatus(err))
+		if errors.Is(err, fault.Of(fault.UnknownTable)) { // another committer than the one that opened it
+			return errors.Join(err, t.call(ctx, nil))
+		}
+	}
+	return err
+}
+
 // stopIfFinal turns an answer that no retry changes into a stop.
 func stopIfFinal(err error) error {
 	switch fault.ReasonOf(err) {

@@ -47,17 +47,25 @@ type worker struct {
 	fetched   int64
 	newest    time.Time
 	ackedNext int64
-	replaced  int64         // position below which the cluster's log was found replaced, -1 for none
+	replaced  int64       // position below which the cluster's log was found replaced, -1 for none
+	unnoted   ident.Range // what of it the table has not recorded yet
+	unnotedOf ident.Partition
 	records   *recordsError // why it stands still, where that is because of records
 }
 
-// noteReplaced remembers that the cluster's log was found replaced below the position at; it reports whether that is news.
-func (w *worker) noteReplaced(at int64) bool {
+// noteReplaced remembers that the cluster's log from the offset from to the position at was found replaced; it reports
+// whether that is news.
+func (w *worker) noteReplaced(from, at int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	news := w.replaced != at
-	w.replaced = at
-	return news
+	if w.replaced == at {
+		return false
+	}
+	if !w.unnoted.Empty() && w.unnotedOf == w.part {
+		from = min(from, w.unnoted.First)
+	}
+	w.replaced, w.unnoted, w.unnotedOf = at, ident.Range{First: from, Next: at}, w.part
+	return true
 }
 
 // replacedBelow reports whether that was found about the very position at. Positions behind it have a history of their own.

@@ -832,6 +832,108 @@ func (x *OpenTableResponse) GetBuffer() string {
 	return ""
 }
 
+// RecordReplacedRequest names offsets whose records in the table are not those that
+// the log has now.
+type RecordReplacedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Table identifier.
+	Table string `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	// Which topic partition.
+	Partition *v1.Partition `protobuf:"bytes,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// From where the log has other records to the position of the pipeline.
+	Range         *v1.OffsetRange `protobuf:"bytes,3,opt,name=range,proto3" json:"range,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordReplacedRequest) Reset() {
+	*x = RecordReplacedRequest{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordReplacedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordReplacedRequest) ProtoMessage() {}
+
+func (x *RecordReplacedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordReplacedRequest.ProtoReflect.Descriptor instead.
+func (*RecordReplacedRequest) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RecordReplacedRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *RecordReplacedRequest) GetPartition() *v1.Partition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *RecordReplacedRequest) GetRange() *v1.OffsetRange {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+// RecordReplacedResponse says that it is recorded.
+type RecordReplacedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordReplacedResponse) Reset() {
+	*x = RecordReplacedResponse{}
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordReplacedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordReplacedResponse) ProtoMessage() {}
+
+func (x *RecordReplacedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordReplacedResponse.ProtoReflect.Descriptor instead.
+func (*RecordReplacedResponse) Descriptor() ([]byte, []int) {
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{10}
+}
+
 // ProposeSchemaRequest is a source schema as a column tree.
 type ProposeSchemaRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -856,7 +958,7 @@ type ProposeSchemaRequest struct {
 
 func (x *ProposeSchemaRequest) Reset() {
 	*x = ProposeSchemaRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -868,7 +970,7 @@ func (x *ProposeSchemaRequest) String() string {
 func (*ProposeSchemaRequest) ProtoMessage() {}
 
 func (x *ProposeSchemaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[9]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -881,7 +983,7 @@ func (x *ProposeSchemaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeSchemaRequest.ProtoReflect.Descriptor instead.
 func (*ProposeSchemaRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{9}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ProposeSchemaRequest) GetPipeline() string {
@@ -951,7 +1053,7 @@ type ProposeSchemaResponse struct {
 
 func (x *ProposeSchemaResponse) Reset() {
 	*x = ProposeSchemaResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +1065,7 @@ func (x *ProposeSchemaResponse) String() string {
 func (*ProposeSchemaResponse) ProtoMessage() {}
 
 func (x *ProposeSchemaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[10]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +1078,7 @@ func (x *ProposeSchemaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeSchemaResponse.ProtoReflect.Descriptor instead.
 func (*ProposeSchemaResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{10}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ProposeSchemaResponse) GetSchema() *v1.TableSchema {
@@ -1026,7 +1128,7 @@ type SchemaRefusal struct {
 
 func (x *SchemaRefusal) Reset() {
 	*x = SchemaRefusal{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1140,7 @@ func (x *SchemaRefusal) String() string {
 func (*SchemaRefusal) ProtoMessage() {}
 
 func (x *SchemaRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[11]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1153,7 @@ func (x *SchemaRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchemaRefusal.ProtoReflect.Descriptor instead.
 func (*SchemaRefusal) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{11}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SchemaRefusal) GetPath() string {
@@ -1100,7 +1202,7 @@ type CommitNowRequest struct {
 
 func (x *CommitNowRequest) Reset() {
 	*x = CommitNowRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1214,7 @@ func (x *CommitNowRequest) String() string {
 func (*CommitNowRequest) ProtoMessage() {}
 
 func (x *CommitNowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[12]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1227,7 @@ func (x *CommitNowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitNowRequest.ProtoReflect.Descriptor instead.
 func (*CommitNowRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{12}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CommitNowRequest) GetTable() string {
@@ -1146,7 +1248,7 @@ type RenewTableRequest struct {
 
 func (x *RenewTableRequest) Reset() {
 	*x = RenewTableRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1260,7 @@ func (x *RenewTableRequest) String() string {
 func (*RenewTableRequest) ProtoMessage() {}
 
 func (x *RenewTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[13]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1273,7 @@ func (x *RenewTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewTableRequest.ProtoReflect.Descriptor instead.
 func (*RenewTableRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{13}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RenewTableRequest) GetTable() string {
@@ -1190,7 +1292,7 @@ type RenewTableResponse struct {
 
 func (x *RenewTableResponse) Reset() {
 	*x = RenewTableResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1304,7 @@ func (x *RenewTableResponse) String() string {
 func (*RenewTableResponse) ProtoMessage() {}
 
 func (x *RenewTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[14]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1317,7 @@ func (x *RenewTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewTableResponse.ProtoReflect.Descriptor instead.
 func (*RenewTableResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{14}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{16}
 }
 
 // CommitNowResponse is the state after the commit.
@@ -1231,7 +1333,7 @@ type CommitNowResponse struct {
 
 func (x *CommitNowResponse) Reset() {
 	*x = CommitNowResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1345,7 @@ func (x *CommitNowResponse) String() string {
 func (*CommitNowResponse) ProtoMessage() {}
 
 func (x *CommitNowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[15]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1358,7 @@ func (x *CommitNowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitNowResponse.ProtoReflect.Descriptor instead.
 func (*CommitNowResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{15}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CommitNowResponse) GetCommit() *v1.Commit {
@@ -1289,7 +1391,7 @@ type ReplayQuarantineRequest struct {
 
 func (x *ReplayQuarantineRequest) Reset() {
 	*x = ReplayQuarantineRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1403,7 @@ func (x *ReplayQuarantineRequest) String() string {
 func (*ReplayQuarantineRequest) ProtoMessage() {}
 
 func (x *ReplayQuarantineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[16]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1416,7 @@ func (x *ReplayQuarantineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayQuarantineRequest.ProtoReflect.Descriptor instead.
 func (*ReplayQuarantineRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{16}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReplayQuarantineRequest) GetTable() string {
@@ -1361,7 +1463,7 @@ type QuarantineFilter struct {
 
 func (x *QuarantineFilter) Reset() {
 	*x = QuarantineFilter{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1475,7 @@ func (x *QuarantineFilter) String() string {
 func (*QuarantineFilter) ProtoMessage() {}
 
 func (x *QuarantineFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[17]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1488,7 @@ func (x *QuarantineFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineFilter.ProtoReflect.Descriptor instead.
 func (*QuarantineFilter) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{17}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *QuarantineFilter) GetPipeline() string {
@@ -1458,7 +1560,7 @@ type ReplayQuarantineResponse struct {
 
 func (x *ReplayQuarantineResponse) Reset() {
 	*x = ReplayQuarantineResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1572,7 @@ func (x *ReplayQuarantineResponse) String() string {
 func (*ReplayQuarantineResponse) ProtoMessage() {}
 
 func (x *ReplayQuarantineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[18]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1585,7 @@ func (x *ReplayQuarantineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayQuarantineResponse.ProtoReflect.Descriptor instead.
 func (*ReplayQuarantineResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{18}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReplayQuarantineResponse) GetSelected() int64 {
@@ -1536,7 +1638,7 @@ type ReplaySnapshot struct {
 
 func (x *ReplaySnapshot) Reset() {
 	*x = ReplaySnapshot{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1650,7 @@ func (x *ReplaySnapshot) String() string {
 func (*ReplaySnapshot) ProtoMessage() {}
 
 func (x *ReplaySnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[19]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1663,7 @@ func (x *ReplaySnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaySnapshot.ProtoReflect.Descriptor instead.
 func (*ReplaySnapshot) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{19}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReplaySnapshot) GetSnapshotId() int64 {
@@ -1602,7 +1704,7 @@ type ReplayRefusal struct {
 
 func (x *ReplayRefusal) Reset() {
 	*x = ReplayRefusal{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1614,7 +1716,7 @@ func (x *ReplayRefusal) String() string {
 func (*ReplayRefusal) ProtoMessage() {}
 
 func (x *ReplayRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[20]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1627,7 +1729,7 @@ func (x *ReplayRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayRefusal.ProtoReflect.Descriptor instead.
 func (*ReplayRefusal) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{20}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReplayRefusal) GetReason() string {
@@ -1669,7 +1771,7 @@ type ListSchemaRefusalsRequest struct {
 
 func (x *ListSchemaRefusalsRequest) Reset() {
 	*x = ListSchemaRefusalsRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1783,7 @@ func (x *ListSchemaRefusalsRequest) String() string {
 func (*ListSchemaRefusalsRequest) ProtoMessage() {}
 
 func (x *ListSchemaRefusalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[21]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1796,7 @@ func (x *ListSchemaRefusalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchemaRefusalsRequest.ProtoReflect.Descriptor instead.
 func (*ListSchemaRefusalsRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{21}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListSchemaRefusalsRequest) GetTable() string {
@@ -1715,7 +1817,7 @@ type ListSchemaRefusalsResponse struct {
 
 func (x *ListSchemaRefusalsResponse) Reset() {
 	*x = ListSchemaRefusalsResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[22]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1727,7 +1829,7 @@ func (x *ListSchemaRefusalsResponse) String() string {
 func (*ListSchemaRefusalsResponse) ProtoMessage() {}
 
 func (x *ListSchemaRefusalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[22]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1740,7 +1842,7 @@ func (x *ListSchemaRefusalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchemaRefusalsResponse.ProtoReflect.Descriptor instead.
 func (*ListSchemaRefusalsResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{22}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListSchemaRefusalsResponse) GetRefused() []*RefusedSchema {
@@ -1769,7 +1871,7 @@ type RefusedSchema struct {
 
 func (x *RefusedSchema) Reset() {
 	*x = RefusedSchema{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[23]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1781,7 +1883,7 @@ func (x *RefusedSchema) String() string {
 func (*RefusedSchema) ProtoMessage() {}
 
 func (x *RefusedSchema) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[23]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1794,7 +1896,7 @@ func (x *RefusedSchema) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefusedSchema.ProtoReflect.Descriptor instead.
 func (*RefusedSchema) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{23}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RefusedSchema) GetTable() string {
@@ -1852,7 +1954,7 @@ type DecideSchemaRequest struct {
 
 func (x *DecideSchemaRequest) Reset() {
 	*x = DecideSchemaRequest{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[24]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1864,7 +1966,7 @@ func (x *DecideSchemaRequest) String() string {
 func (*DecideSchemaRequest) ProtoMessage() {}
 
 func (x *DecideSchemaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[24]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1877,7 +1979,7 @@ func (x *DecideSchemaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideSchemaRequest.ProtoReflect.Descriptor instead.
 func (*DecideSchemaRequest) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{24}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DecideSchemaRequest) GetTable() string {
@@ -1930,7 +2032,7 @@ type DecideSchemaResponse struct {
 
 func (x *DecideSchemaResponse) Reset() {
 	*x = DecideSchemaResponse{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[25]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1942,7 +2044,7 @@ func (x *DecideSchemaResponse) String() string {
 func (*DecideSchemaResponse) ProtoMessage() {}
 
 func (x *DecideSchemaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[25]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1955,7 +2057,7 @@ func (x *DecideSchemaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideSchemaResponse.ProtoReflect.Descriptor instead.
 func (*DecideSchemaResponse) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{25}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DecideSchemaResponse) GetDecisions() []*SchemaDecision {
@@ -2004,7 +2106,7 @@ type SchemaDecision struct {
 
 func (x *SchemaDecision) Reset() {
 	*x = SchemaDecision{}
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[26]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2118,7 @@ func (x *SchemaDecision) String() string {
 func (*SchemaDecision) ProtoMessage() {}
 
 func (x *SchemaDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_icestream_committer_v1_committer_proto_msgTypes[26]
+	mi := &file_icestream_committer_v1_committer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2131,7 @@ func (x *SchemaDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchemaDecision.ProtoReflect.Descriptor instead.
 func (*SchemaDecision) Descriptor() ([]byte, []int) {
-	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{26}
+	return file_icestream_committer_v1_committer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SchemaDecision) GetPipeline() string {
@@ -2152,7 +2254,12 @@ const file_icestream_committer_v1_committer_proto_rawDesc = "" +
 	"table_uuid\x18\x01 \x01(\fR\ttableUuid\x12C\n" +
 	"\tpositions\x18\x02 \x03(\v2%.icestream.types.v1.PartitionPositionR\tpositions\x127\n" +
 	"\x06schema\x18\x03 \x01(\v2\x1f.icestream.types.v1.TableSchemaR\x06schema\x12\x16\n" +
-	"\x06buffer\x18\x04 \x01(\tR\x06buffer\"\xee\x01\n" +
+	"\x06buffer\x18\x04 \x01(\tR\x06buffer\"\xa1\x01\n" +
+	"\x15RecordReplacedRequest\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\x12;\n" +
+	"\tpartition\x18\x02 \x01(\v2\x1d.icestream.types.v1.PartitionR\tpartition\x125\n" +
+	"\x05range\x18\x03 \x01(\v2\x1f.icestream.types.v1.OffsetRangeR\x05range\"\x18\n" +
+	"\x16RecordReplacedResponse\"\xee\x01\n" +
 	"\x14ProposeSchemaRequest\x12\x1a\n" +
 	"\bpipeline\x18\x01 \x01(\tR\bpipeline\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\tR\x05table\x12#\n" +
@@ -2257,10 +2364,11 @@ const file_icestream_committer_v1_committer_proto_rawDesc = "" +
 	"\x19SCHEMA_ACTION_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14SCHEMA_ACTION_ACCEPT\x10\x01\x12\x18\n" +
 	"\x14SCHEMA_ACTION_IGNORE\x10\x02\x12\x1c\n" +
-	"\x18SCHEMA_ACTION_QUARANTINE\x10\x032\xde\x01\n" +
+	"\x18SCHEMA_ACTION_QUARANTINE\x10\x032\xcf\x02\n" +
 	"\fTableService\x12`\n" +
 	"\tOpenTable\x12(.icestream.committer.v1.OpenTableRequest\x1a).icestream.committer.v1.OpenTableResponse\x12l\n" +
-	"\rProposeSchema\x12,.icestream.committer.v1.ProposeSchemaRequest\x1a-.icestream.committer.v1.ProposeSchemaResponse2\x9f\x05\n" +
+	"\rProposeSchema\x12,.icestream.committer.v1.ProposeSchemaRequest\x1a-.icestream.committer.v1.ProposeSchemaResponse\x12o\n" +
+	"\x0eRecordReplaced\x12-.icestream.committer.v1.RecordReplacedRequest\x1a..icestream.committer.v1.RecordReplacedResponse2\x9f\x05\n" +
 	"\fAdminService\x12`\n" +
 	"\tCommitNow\x12(.icestream.committer.v1.CommitNowRequest\x1a).icestream.committer.v1.CommitNowResponse\x12c\n" +
 	"\n" +
@@ -2284,7 +2392,7 @@ func file_icestream_committer_v1_committer_proto_rawDescGZIP() []byte {
 }
 
 var file_icestream_committer_v1_committer_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_icestream_committer_v1_committer_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_icestream_committer_v1_committer_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_icestream_committer_v1_committer_proto_goTypes = []any{
 	(ResetBase)(0),                     // 0: icestream.committer.v1.ResetBase
 	(SchemaAction)(0),                  // 1: icestream.committer.v1.SchemaAction
@@ -2297,78 +2405,84 @@ var file_icestream_committer_v1_committer_proto_goTypes = []any{
 	(*PartitionStart)(nil),             // 8: icestream.committer.v1.PartitionStart
 	(*TableSettings)(nil),              // 9: icestream.committer.v1.TableSettings
 	(*OpenTableResponse)(nil),          // 10: icestream.committer.v1.OpenTableResponse
-	(*ProposeSchemaRequest)(nil),       // 11: icestream.committer.v1.ProposeSchemaRequest
-	(*ProposeSchemaResponse)(nil),      // 12: icestream.committer.v1.ProposeSchemaResponse
-	(*SchemaRefusal)(nil),              // 13: icestream.committer.v1.SchemaRefusal
-	(*CommitNowRequest)(nil),           // 14: icestream.committer.v1.CommitNowRequest
-	(*RenewTableRequest)(nil),          // 15: icestream.committer.v1.RenewTableRequest
-	(*RenewTableResponse)(nil),         // 16: icestream.committer.v1.RenewTableResponse
-	(*CommitNowResponse)(nil),          // 17: icestream.committer.v1.CommitNowResponse
-	(*ReplayQuarantineRequest)(nil),    // 18: icestream.committer.v1.ReplayQuarantineRequest
-	(*QuarantineFilter)(nil),           // 19: icestream.committer.v1.QuarantineFilter
-	(*ReplayQuarantineResponse)(nil),   // 20: icestream.committer.v1.ReplayQuarantineResponse
-	(*ReplaySnapshot)(nil),             // 21: icestream.committer.v1.ReplaySnapshot
-	(*ReplayRefusal)(nil),              // 22: icestream.committer.v1.ReplayRefusal
-	(*ListSchemaRefusalsRequest)(nil),  // 23: icestream.committer.v1.ListSchemaRefusalsRequest
-	(*ListSchemaRefusalsResponse)(nil), // 24: icestream.committer.v1.ListSchemaRefusalsResponse
-	(*RefusedSchema)(nil),              // 25: icestream.committer.v1.RefusedSchema
-	(*DecideSchemaRequest)(nil),        // 26: icestream.committer.v1.DecideSchemaRequest
-	(*DecideSchemaResponse)(nil),       // 27: icestream.committer.v1.DecideSchemaResponse
-	(*SchemaDecision)(nil),             // 28: icestream.committer.v1.SchemaDecision
-	nil,                                // 29: icestream.committer.v1.TableSettings.PropertiesEntry
-	(*v1.Partition)(nil),               // 30: icestream.types.v1.Partition
-	(*v1.OffsetRange)(nil),             // 31: icestream.types.v1.OffsetRange
-	(*v1.PartitionPosition)(nil),       // 32: icestream.types.v1.PartitionPosition
-	(*v1.TableSchema)(nil),             // 33: icestream.types.v1.TableSchema
-	(*v1.Commit)(nil),                  // 34: icestream.types.v1.Commit
+	(*RecordReplacedRequest)(nil),      // 11: icestream.committer.v1.RecordReplacedRequest
+	(*RecordReplacedResponse)(nil),     // 12: icestream.committer.v1.RecordReplacedResponse
+	(*ProposeSchemaRequest)(nil),       // 13: icestream.committer.v1.ProposeSchemaRequest
+	(*ProposeSchemaResponse)(nil),      // 14: icestream.committer.v1.ProposeSchemaResponse
+	(*SchemaRefusal)(nil),              // 15: icestream.committer.v1.SchemaRefusal
+	(*CommitNowRequest)(nil),           // 16: icestream.committer.v1.CommitNowRequest
+	(*RenewTableRequest)(nil),          // 17: icestream.committer.v1.RenewTableRequest
+	(*RenewTableResponse)(nil),         // 18: icestream.committer.v1.RenewTableResponse
+	(*CommitNowResponse)(nil),          // 19: icestream.committer.v1.CommitNowResponse
+	(*ReplayQuarantineRequest)(nil),    // 20: icestream.committer.v1.ReplayQuarantineRequest
+	(*QuarantineFilter)(nil),           // 21: icestream.committer.v1.QuarantineFilter
+	(*ReplayQuarantineResponse)(nil),   // 22: icestream.committer.v1.ReplayQuarantineResponse
+	(*ReplaySnapshot)(nil),             // 23: icestream.committer.v1.ReplaySnapshot
+	(*ReplayRefusal)(nil),              // 24: icestream.committer.v1.ReplayRefusal
+	(*ListSchemaRefusalsRequest)(nil),  // 25: icestream.committer.v1.ListSchemaRefusalsRequest
+	(*ListSchemaRefusalsResponse)(nil), // 26: icestream.committer.v1.ListSchemaRefusalsResponse
+	(*RefusedSchema)(nil),              // 27: icestream.committer.v1.RefusedSchema
+	(*DecideSchemaRequest)(nil),        // 28: icestream.committer.v1.DecideSchemaRequest
+	(*DecideSchemaResponse)(nil),       // 29: icestream.committer.v1.DecideSchemaResponse
+	(*SchemaDecision)(nil),             // 30: icestream.committer.v1.SchemaDecision
+	nil,                                // 31: icestream.committer.v1.TableSettings.PropertiesEntry
+	(*v1.Partition)(nil),               // 32: icestream.types.v1.Partition
+	(*v1.OffsetRange)(nil),             // 33: icestream.types.v1.OffsetRange
+	(*v1.PartitionPosition)(nil),       // 34: icestream.types.v1.PartitionPosition
+	(*v1.TableSchema)(nil),             // 35: icestream.types.v1.TableSchema
+	(*v1.Commit)(nil),                  // 36: icestream.types.v1.Commit
 }
 var file_icestream_committer_v1_committer_proto_depIdxs = []int32{
 	0,  // 0: icestream.committer.v1.ResetOffsetsRequest.base:type_name -> icestream.committer.v1.ResetBase
 	4,  // 1: icestream.committer.v1.ResetOffsetsRequest.forward:type_name -> icestream.committer.v1.ResetForward
 	3,  // 2: icestream.committer.v1.ResetOffsetsRequest.log:type_name -> icestream.committer.v1.LogExtent
-	30, // 3: icestream.committer.v1.LogExtent.partition:type_name -> icestream.types.v1.Partition
-	31, // 4: icestream.committer.v1.LogExtent.range:type_name -> icestream.types.v1.OffsetRange
+	32, // 3: icestream.committer.v1.LogExtent.partition:type_name -> icestream.types.v1.Partition
+	33, // 4: icestream.committer.v1.LogExtent.range:type_name -> icestream.types.v1.OffsetRange
 	6,  // 5: icestream.committer.v1.ResetOffsetsResponse.partitions:type_name -> icestream.committer.v1.ResetPartition
-	30, // 6: icestream.committer.v1.ResetPartition.partition:type_name -> icestream.types.v1.Partition
+	32, // 6: icestream.committer.v1.ResetPartition.partition:type_name -> icestream.types.v1.Partition
 	8,  // 7: icestream.committer.v1.OpenTableRequest.partitions:type_name -> icestream.committer.v1.PartitionStart
 	9,  // 8: icestream.committer.v1.OpenTableRequest.settings:type_name -> icestream.committer.v1.TableSettings
-	30, // 9: icestream.committer.v1.PartitionStart.partition:type_name -> icestream.types.v1.Partition
-	29, // 10: icestream.committer.v1.TableSettings.properties:type_name -> icestream.committer.v1.TableSettings.PropertiesEntry
-	32, // 11: icestream.committer.v1.OpenTableResponse.positions:type_name -> icestream.types.v1.PartitionPosition
-	33, // 12: icestream.committer.v1.OpenTableResponse.schema:type_name -> icestream.types.v1.TableSchema
-	33, // 13: icestream.committer.v1.ProposeSchemaResponse.schema:type_name -> icestream.types.v1.TableSchema
-	13, // 14: icestream.committer.v1.ProposeSchemaResponse.refusals:type_name -> icestream.committer.v1.SchemaRefusal
-	34, // 15: icestream.committer.v1.CommitNowResponse.commit:type_name -> icestream.types.v1.Commit
-	19, // 16: icestream.committer.v1.ReplayQuarantineRequest.filter:type_name -> icestream.committer.v1.QuarantineFilter
-	21, // 17: icestream.committer.v1.ReplayQuarantineResponse.snapshots:type_name -> icestream.committer.v1.ReplaySnapshot
-	22, // 18: icestream.committer.v1.ReplayQuarantineResponse.refusals:type_name -> icestream.committer.v1.ReplayRefusal
-	25, // 19: icestream.committer.v1.ListSchemaRefusalsResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
-	13, // 20: icestream.committer.v1.RefusedSchema.refusals:type_name -> icestream.committer.v1.SchemaRefusal
-	1,  // 21: icestream.committer.v1.DecideSchemaRequest.action:type_name -> icestream.committer.v1.SchemaAction
-	28, // 22: icestream.committer.v1.DecideSchemaResponse.decisions:type_name -> icestream.committer.v1.SchemaDecision
-	25, // 23: icestream.committer.v1.DecideSchemaResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
-	1,  // 24: icestream.committer.v1.SchemaDecision.action:type_name -> icestream.committer.v1.SchemaAction
-	7,  // 25: icestream.committer.v1.TableService.OpenTable:input_type -> icestream.committer.v1.OpenTableRequest
-	11, // 26: icestream.committer.v1.TableService.ProposeSchema:input_type -> icestream.committer.v1.ProposeSchemaRequest
-	14, // 27: icestream.committer.v1.AdminService.CommitNow:input_type -> icestream.committer.v1.CommitNowRequest
-	15, // 28: icestream.committer.v1.AdminService.RenewTable:input_type -> icestream.committer.v1.RenewTableRequest
-	23, // 29: icestream.committer.v1.AdminService.ListSchemaRefusals:input_type -> icestream.committer.v1.ListSchemaRefusalsRequest
-	26, // 30: icestream.committer.v1.AdminService.DecideSchema:input_type -> icestream.committer.v1.DecideSchemaRequest
-	18, // 31: icestream.committer.v1.AdminService.ReplayQuarantine:input_type -> icestream.committer.v1.ReplayQuarantineRequest
-	2,  // 32: icestream.committer.v1.AdminService.ResetOffsets:input_type -> icestream.committer.v1.ResetOffsetsRequest
-	10, // 33: icestream.committer.v1.TableService.OpenTable:output_type -> icestream.committer.v1.OpenTableResponse
-	12, // 34: icestream.committer.v1.TableService.ProposeSchema:output_type -> icestream.committer.v1.ProposeSchemaResponse
-	17, // 35: icestream.committer.v1.AdminService.CommitNow:output_type -> icestream.committer.v1.CommitNowResponse
-	16, // 36: icestream.committer.v1.AdminService.RenewTable:output_type -> icestream.committer.v1.RenewTableResponse
-	24, // 37: icestream.committer.v1.AdminService.ListSchemaRefusals:output_type -> icestream.committer.v1.ListSchemaRefusalsResponse
-	27, // 38: icestream.committer.v1.AdminService.DecideSchema:output_type -> icestream.committer.v1.DecideSchemaResponse
-	20, // 39: icestream.committer.v1.AdminService.ReplayQuarantine:output_type -> icestream.committer.v1.ReplayQuarantineResponse
-	5,  // 40: icestream.committer.v1.AdminService.ResetOffsets:output_type -> icestream.committer.v1.ResetOffsetsResponse
-	33, // [33:41] is the sub-list for method output_type
-	25, // [25:33] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	32, // 9: icestream.committer.v1.PartitionStart.partition:type_name -> icestream.types.v1.Partition
+	31, // 10: icestream.committer.v1.TableSettings.properties:type_name -> icestream.committer.v1.TableSettings.PropertiesEntry
+	34, // 11: icestream.committer.v1.OpenTableResponse.positions:type_name -> icestream.types.v1.PartitionPosition
+	35, // 12: icestream.committer.v1.OpenTableResponse.schema:type_name -> icestream.types.v1.TableSchema
+	32, // 13: icestream.committer.v1.RecordReplacedRequest.partition:type_name -> icestream.types.v1.Partition
+	33, // 14: icestream.committer.v1.RecordReplacedRequest.range:type_name -> icestream.types.v1.OffsetRange
+	35, // 15: icestream.committer.v1.ProposeSchemaResponse.schema:type_name -> icestream.types.v1.TableSchema
+	15, // 16: icestream.committer.v1.ProposeSchemaResponse.refusals:type_name -> icestream.committer.v1.SchemaRefusal
+	36, // 17: icestream.committer.v1.CommitNowResponse.commit:type_name -> icestream.types.v1.Commit
+	21, // 18: icestream.committer.v1.ReplayQuarantineRequest.filter:type_name -> icestream.committer.v1.QuarantineFilter
+	23, // 19: icestream.committer.v1.ReplayQuarantineResponse.snapshots:type_name -> icestream.committer.v1.ReplaySnapshot
+	24, // 20: icestream.committer.v1.ReplayQuarantineResponse.refusals:type_name -> icestream.committer.v1.ReplayRefusal
+	27, // 21: icestream.committer.v1.ListSchemaRefusalsResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
+	15, // 22: icestream.committer.v1.RefusedSchema.refusals:type_name -> icestream.committer.v1.SchemaRefusal
+	1,  // 23: icestream.committer.v1.DecideSchemaRequest.action:type_name -> icestream.committer.v1.SchemaAction
+	30, // 24: icestream.committer.v1.DecideSchemaResponse.decisions:type_name -> icestream.committer.v1.SchemaDecision
+	27, // 25: icestream.committer.v1.DecideSchemaResponse.refused:type_name -> icestream.committer.v1.RefusedSchema
+	1,  // 26: icestream.committer.v1.SchemaDecision.action:type_name -> icestream.committer.v1.SchemaAction
+	7,  // 27: icestream.committer.v1.TableService.OpenTable:input_type -> icestream.committer.v1.OpenTableRequest
+	13, // 28: icestream.committer.v1.TableService.ProposeSchema:input_type -> icestream.committer.v1.ProposeSchemaRequest
+	11, // 29: icestream.committer.v1.TableService.RecordReplaced:input_type -> icestream.committer.v1.RecordReplacedRequest
+	16, // 30: icestream.committer.v1.AdminService.CommitNow:input_type -> icestream.committer.v1.CommitNowRequest
+	17, // 31: icestream.committer.v1.AdminService.RenewTable:input_type -> icestream.committer.v1.RenewTableRequest
+	25, // 32: icestream.committer.v1.AdminService.ListSchemaRefusals:input_type -> icestream.committer.v1.ListSchemaRefusalsRequest
+	28, // 33: icestream.committer.v1.AdminService.DecideSchema:input_type -> icestream.committer.v1.DecideSchemaRequest
+	20, // 34: icestream.committer.v1.AdminService.ReplayQuarantine:input_type -> icestream.committer.v1.ReplayQuarantineRequest
+	2,  // 35: icestream.committer.v1.AdminService.ResetOffsets:input_type -> icestream.committer.v1.ResetOffsetsRequest
+	10, // 36: icestream.committer.v1.TableService.OpenTable:output_type -> icestream.committer.v1.OpenTableResponse
+	14, // 37: icestream.committer.v1.TableService.ProposeSchema:output_type -> icestream.committer.v1.ProposeSchemaResponse
+	12, // 38: icestream.committer.v1.TableService.RecordReplaced:output_type -> icestream.committer.v1.RecordReplacedResponse
+	19, // 39: icestream.committer.v1.AdminService.CommitNow:output_type -> icestream.committer.v1.CommitNowResponse
+	18, // 40: icestream.committer.v1.AdminService.RenewTable:output_type -> icestream.committer.v1.RenewTableResponse
+	26, // 41: icestream.committer.v1.AdminService.ListSchemaRefusals:output_type -> icestream.committer.v1.ListSchemaRefusalsResponse
+	29, // 42: icestream.committer.v1.AdminService.DecideSchema:output_type -> icestream.committer.v1.DecideSchemaResponse
+	22, // 43: icestream.committer.v1.AdminService.ReplayQuarantine:output_type -> icestream.committer.v1.ReplayQuarantineResponse
+	5,  // 44: icestream.committer.v1.AdminService.ResetOffsets:output_type -> icestream.committer.v1.ResetOffsetsResponse
+	36, // [36:45] is the sub-list for method output_type
+	27, // [27:36] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_icestream_committer_v1_committer_proto_init() }
@@ -2376,14 +2490,14 @@ func file_icestream_committer_v1_committer_proto_init() {
 	if File_icestream_committer_v1_committer_proto != nil {
 		return
 	}
-	file_icestream_committer_v1_committer_proto_msgTypes[17].OneofWrappers = []any{}
+	file_icestream_committer_v1_committer_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_icestream_committer_v1_committer_proto_rawDesc), len(file_icestream_committer_v1_committer_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -21,8 +21,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	TableService_OpenTable_FullMethodName     = "/icestream.committer.v1.TableService/OpenTable"
-	TableService_ProposeSchema_FullMethodName = "/icestream.committer.v1.TableService/ProposeSchema"
+	TableService_OpenTable_FullMethodName      = "/icestream.committer.v1.TableService/OpenTable"
+	TableService_ProposeSchema_FullMethodName  = "/icestream.committer.v1.TableService/ProposeSchema"
+	TableService_RecordReplaced_FullMethodName = "/icestream.committer.v1.TableService/RecordReplaced"
 )
 
 // TableServiceClient is the client API for TableService service.
@@ -38,6 +39,10 @@ type TableServiceClient interface {
 	// ProposeSchema asks whether records of a source schema fit the table. It
 	// evolves the table where the rules allow it. Idempotent.
 	ProposeSchema(ctx context.Context, in *ProposeSchemaRequest, opts ...grpc.CallOption) (*ProposeSchemaResponse, error)
+	// RecordReplaced records in the table that Kafka's log was replaced below what was
+	// read of a partition, and answers once a snapshot holds that. What of the range
+	// is not committed yet is refused as UNAVAILABLE: to be asked again. Idempotent.
+	RecordReplaced(ctx context.Context, in *RecordReplacedRequest, opts ...grpc.CallOption) (*RecordReplacedResponse, error)
 }
 
 type tableServiceClient struct {
@@ -68,6 +73,16 @@ func (c *tableServiceClient) ProposeSchema(ctx context.Context, in *ProposeSchem
 	return out, nil
 }
 
+func (c *tableServiceClient) RecordReplaced(ctx context.Context, in *RecordReplacedRequest, opts ...grpc.CallOption) (*RecordReplacedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RecordReplacedResponse)
+	err := c.cc.Invoke(ctx, TableService_RecordReplaced_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TableServiceServer is the server API for TableService service.
 // All implementations must embed UnimplementedTableServiceServer
 // for forward compatibility.
@@ -81,6 +96,10 @@ type TableServiceServer interface {
 	// ProposeSchema asks whether records of a source schema fit the table. It
 	// evolves the table where the rules allow it. Idempotent.
 	ProposeSchema(context.Context, *ProposeSchemaRequest) (*ProposeSchemaResponse, error)
+	// RecordReplaced records in the table that Kafka's log was replaced below what was
+	// read of a partition, and answers once a snapshot holds that. What of the range
+	// is not committed yet is refused as UNAVAILABLE: to be asked again. Idempotent.
+	RecordReplaced(context.Context, *RecordReplacedRequest) (*RecordReplacedResponse, error)
 	mustEmbedUnimplementedTableServiceServer()
 }
 
@@ -96,6 +115,9 @@ func (UnimplementedTableServiceServer) OpenTable(context.Context, *OpenTableRequ
 }
 func (UnimplementedTableServiceServer) ProposeSchema(context.Context, *ProposeSchemaRequest) (*ProposeSchemaResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ProposeSchema not implemented")
+}
+func (UnimplementedTableServiceServer) RecordReplaced(context.Context, *RecordReplacedRequest) (*RecordReplacedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RecordReplaced not implemented")
 }
 func (UnimplementedTableServiceServer) mustEmbedUnimplementedTableServiceServer() {}
 func (UnimplementedTableServiceServer) testEmbeddedByValue()                      {}
@@ -154,6 +176,24 @@ func _TableService_ProposeSchema_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TableService_RecordReplaced_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RecordReplacedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TableServiceServer).RecordReplaced(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TableService_RecordReplaced_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TableServiceServer).RecordReplaced(ctx, req.(*RecordReplacedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // TableService_ServiceDesc is the grpc.ServiceDesc for TableService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -168,6 +208,10 @@ var TableService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ProposeSchema",
 			Handler:    _TableService_ProposeSchema_Handler,
+		},
+		{
+			MethodName: "RecordReplaced",
+			Handler:    _TableService_RecordReplaced_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
