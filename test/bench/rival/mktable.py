@@ -1,11 +1,12 @@
 """Creates the sink's table: unpartitioned, the columns of the record.   usage: mktable.py CATALOG_URI NAMESPACE.TABLE SHAPE"""
 import sys
 
-from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError
 from pyiceberg.schema import Schema
 from pyiceberg.types import (BooleanType, DoubleType, IntegerType, ListType, LongType, MapType, NestedField, StringType,
                              StructType, TimestamptzType)
+
+import clients
 
 uri, name, shape = sys.argv[1:4]
 last = 0
@@ -39,7 +40,7 @@ else:
         field("attrs", nested(lambda a, b: MapType(a, S, b, S, False))),
         field("note", S), field("priority", I), field("ship", struct(street=S, city=S, zip=S, country=S, lat=D)),
         field("labels", nested(lambda a, _: ListType(a, S, False))), field("pay", struct(method=S, ref=S, total=D)))
-catalog = load_catalog("rest", type="rest", uri=uri)
+catalog = clients.catalog("rest", {"uri": uri})
 try:
     catalog.create_namespace(name.split(".")[0])
 except NamespaceAlreadyExistsError:

@@ -29,7 +29,7 @@ REGISTRY=http://127.0.0.1:$((BASE + 85))
 RESULTS=$RUN/results.jsonl
 SERVICES="bufferd committerd readstated ingestd" # their ports are BASE+1 to BASE+4
 
-python() { PYTHONPATH=$RUN/gen:$here "$peers/python" "$@"; }
+python() { PYTHONPATH=$RUN/gen:$here:$peers "$peers/python" "$@"; }
 
 without_java() {
   say "no JDK 17 with Maven here, so the Connect sink cannot run; Icestream alone, on embedded peers, with hot.bytes 64MiB:"
@@ -94,14 +94,14 @@ drain_connect() { # SHAPE ROWS ROUND
   echo 5 >"/proc/$pid/clear_refs" 2>/dev/null || true # peak memory of this drain
   python "$here/mktable.py" "$CATALOG_URI" "rival.$name" "$1"
   "$peers/kafka" tool TopicCommand --create --topic "control-$name" --partitions 1 --replication-factor 1 >/dev/null
-  curl -fsS -o /dev/null -X POST -H 'Content-Type: application/json' "$CONNECT/connectors" -d "{\"name\":\"$name\",\"config\":{
+  curl -fsS -m 60 -o /dev/null -X POST -H 'Content-Type: application/json' "$CONNECT/connectors" -d "{\"name\":\"$name\",\"config\":{
     \"connector.class\":\"org.apache.iceberg.connect.IcebergSinkConnector\",\"tasks.max\":\"1\",\"topics\":\"$1\",
     \"iceberg.tables\":\"rival.$name\",\"iceberg.catalog.type\":\"rest\",\"iceberg.catalog.uri\":\"$CATALOG_URI\",
     \"iceberg.catalog.io-impl\":\"org.apache.iceberg.hadoop.HadoopFileIO\",
     \"iceberg.control.topic\":\"control-$name\",\"iceberg.control.commit.interval-ms\":\"10000\",
     \"value.converter\":\"bench.ProtobufConverter\",\"value.converter.descriptor.dir\":\"$RUN/desc\"}}"
   watch "connect/$1" "rival.$name" "$2" "connect=$pid"
-  curl -fsS -X DELETE "$CONNECT/connectors/$name"
+  curl -fsS -m 60 -X DELETE "$CONNECT/connectors/$name"
 }
 
 drain_icestream() { # SHAPE ROWS ROUND

@@ -17,6 +17,7 @@ import struct
 import sys
 from pathlib import Path
 
+import clients
 from testbed.all.v1 import all_pb2 as pb
 
 PROTO = Path(__file__).parent / "proto/testbed/all/v1/all.proto"
@@ -209,30 +210,29 @@ def golden(args):
 # --- real peers
 
 def produce(args):
-    from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
-    admin = AdminClient({"bootstrap.servers": args.bootstrap})
-    admin.create_topics([NewTopic(args.topic, num_partitions=1, config={"max.message.bytes": str(8 << 20)})])[args.topic].result(30)
-    serializer = ProtobufSerializer(pb.All, SchemaRegistryClient({"url": args.registry}), {"auto.register.schemas": True})
-    producer, failed = Producer({"bootstrap.servers": args.bootstrap, "message.max.bytes": 8 << 20}), []
+    admin = AdminClient(clients.kafka(args.bootstrap))
+    topic = NewTopic(args.topic, num_partitions=1, config={"max.message.bytes": str(8 << 20)})
+    clients.answer(admin.create_topics([topic])[args.topic], f"the creation of topic {args.topic}")
+    serializer = ProtobufSerializer(pb.All, SchemaRegistryClient(clients.registry(args.registry)), {"auto.register.schemas": True})
+    producer, failed = clients.producer(clients.kafka(args.bootstrap) | {"message.max.bytes": 8 << 20}), []
     meant = records()
     for m, _ in meant:
         producer.produce(args.topic, serializer(m, SerializationContext(args.topic, MessageField.VALUE)), partition=0,
                          on_delivery=lambda err, _: failed.append(str(err)) if err else None)
-    producer.flush(60)
+    clients.flush(producer)
     print(json.dumps({"rows": len(meant), "partitions": {"0": {"end_offset": len(meant)}}, "errors": failed}))
     return 1 if failed else 0
 
 
 def judge(args):
     import verify
-    from pyiceberg.catalog.rest import RestCatalog
 
-    table = RestCatalog("peers", **verify.props(args)).load_table(args.table)
+    table = clients.catalog("peers", verify.props(args)).load_table(args.table)
     con = verify.connect(args)
     readers = {"pyiceberg": table.scan().to_arrow().to_pylist(),
                "duckdb": con.execute(f"SELECT * FROM iceberg_scan({verify.quote(table.metadata_location)})").to_arrow_table().to_pylist()}
@@ -275,4 +275,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    clients.run(main)

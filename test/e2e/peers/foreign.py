@@ -14,12 +14,12 @@ from datetime import datetime, timezone
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, IsNull, LessThan, StartsWith
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
 
+import clients
 import verify
 
 OWN = StartsWith("order_id", "foreign-")
@@ -46,7 +46,7 @@ class PyIceberg:
 
     def __init__(self, args):
         # The S3 client of pyarrow completes uploads in a way that the S3 server of the test bed does not understand.
-        self.catalog = RestCatalog("others", **verify.props(args) | {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"})
+        self.catalog = clients.catalog("others", verify.props(args) | {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"})
 
     def load(self, name):
         return self.catalog.load_table(name)
@@ -211,7 +211,7 @@ def main():
     p.add_argument("act")
     p.add_argument("argument", nargs="*")
     args = p.parse_args()
-    catalog = RestCatalog("look", **verify.props(args))
+    catalog = clients.catalog("look", verify.props(args))
     for left in reversed(range(TRIES)):
         t = catalog.load_table(args.table)
         known = {s.snapshot_id for s in t.metadata.snapshots}
@@ -229,4 +229,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    clients.run(main)

@@ -17,7 +17,8 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.catalog.rest import RestCatalog
+
+import clients
 
 
 def arguments():
@@ -125,7 +126,7 @@ def main():
     args = arguments()
     manifests = [json.loads(Path(f).read_text()) for f in args.manifest]
     want, problems = Expected(manifests), []
-    catalog = RestCatalog("peers", **props(args))
+    catalog = clients.catalog("peers", props(args))
     table = catalog.load_table(args.table)
     rows = table.scan().to_arrow()
     flat = pa.table({"partition": pc.struct_field(rows["_kafka"], "partition"), "offset": pc.struct_field(rows["_kafka"], "offset"),
@@ -163,4 +164,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    clients.run(main)
