@@ -29,17 +29,48 @@ import (
 // peer runs one of the scripts in peers/ and returns the NAME=value lines.
 func peer(t *testing.T, script string, args ...string) map[string]string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "./peers/"+script, args...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, testWriter{t}
-	require.NoError(t, cmd.Run(), "peers/%s %v", script, args)
+	out := command(t, 20*time.Minute, testWriter{t}, fmt.Sprintf("peers/%s %v", script, args), "./peers/"+script, args...) // it may have to install
 	vars := map[string]string{}
-	for line := range strings.Lines(out.String()) {
+	for line := range strings.Lines(out) {
 		if k, v, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
 			vars[k] = strings.Trim(v, "'\"")
 		}
 	}
 	return vars
+}
+
+// python runs one of the Python scripts in peers/ and returns what it printed.
+func python(t *testing.T, what string, args ...string) string {
+	t.Helper()
+	return command(t, 10*time.Minute, nil, what, "./peers/python", args...)
+}
+
+// command runs a program to its end, at most for a time, and returns what it printed; the failure of the test says for what
+// it was run, and shows its errors if they have no writer.
+func command(t *testing.T, within time.Duration, errs io.Writer, what, program string, args ...string) string {
+	t.Helper()
+	within = inTime(t, within)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), within, fmt.Errorf("it did not end within %v", within))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.WaitDelay = 5 * time.Second // what it started may hold its output
+	var out, said bytes.Buffer
+	if errs == nil {
+		errs = &said
+	}
+	cmd.Stdout, cmd.Stderr = &out, errs
+	if err := cmd.Run(); err != nil {
+		require.NoError(t, errors.Join(context.Cause(ctx), err), "%s: %s%s", what, &out, &said)
+	}
+	return out.String()
+}
+
+// inTime cuts a wait so that the test can say what it waited for, and stop everything, before its own time is over.
+func inTime(t *testing.T, within time.Duration) time.Duration {
+	if end, ok := t.Deadline(); ok {
+		within = min(within, max(time.Until(end)-2*time.Minute, 0))
+	}
+	return within.Round(time.Second)
 }
 
 type testWriter struct{ t *testing.T }
@@ -68,11 +99,11 @@ func startBed(t *testing.T, kafka ...string) *bed {
 	b := &bed{dir: t.TempDir()}
 	if *keepRun {
 		var err error
-		b.dir, err = os.MkdirTemp("", "icestream-e2e-")
+		b.dir, err = os.MkdirTemp("", "icestream-e2e-") //nolint:usetesting // it is kept
 		require.NoError(t, err)
 		t.Log("folder:", b.dir)
 	}
-	require.NoError(t, os.Setenv("TESTBED_RUN", filepath.Join(b.dir, "peers")))
+	t.Setenv("TESTBED_RUN", filepath.Join(b.dir, "peers"))
 	for _, s := range []string{"kafka", "registry", "s3", "catalog"} {
 		peer(t, s, "install")
 	}
@@ -95,7 +126,7 @@ func startBed(t *testing.T, kafka ...string) *bed {
 	port(t, "S3_PORT")
 	b.s3 = peer(t, "s3", "up")
 	for _, name := range []string{"S3_ENDPOINT", "S3_REGION", "S3_ACCESS_KEY", "S3_SECRET_KEY"} {
-		require.NoError(t, os.Setenv(name, b.s3[name]))
+		t.Setenv(name, b.s3[name])
 	}
 	port(t, "CATALOG_PORT")
 	c := peer(t, "catalog", "up", "s3://"+b.s3["S3_BUCKET"]+"/wh")
@@ -164,7 +195,7 @@ func (b *bed) newSuite(t *testing.T, p plan) *suite {
 		kafka = fmt.Sprintf("bootstrap.servers: %q, security.protocol: SASL_SSL, sasl.mechanism: SCRAM-SHA-512,"+
 			" sasl.username: %q, sasl.password: \"${env:E2E_KAFKA_PASSWORD}\", ssl.ca.location: %q", b.secure, b.user, b.ca)
 	}
-	require.NoError(t, os.Setenv("E2E_KAFKA_PASSWORD", b.password))
+	t.Setenv("E2E_KAFKA_PASSWORD", b.password)
 	text := fmt.Sprintf(`deployment: e2e-%s
 node: { data_dir: %q }
 services: { ingest: {listen: "127.0.0.1:%d"}, buffer: {listen: "127.0.0.1:%d"}, committer: {listen: "127.0.0.1:%d"}, readstate: {listen: "127.0.0.1:%d"} }
@@ -291,7 +322,9 @@ func (s *suite) waitReady(within time.Duration) {
 
 // readiness is what /readyz of a service answers.
 func (s *suite) readiness(svc string) (status int, says string, _ error) {
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/readyz", s.metrics[svc]), nil)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/readyz", s.metrics[svc]), nil)
 	if err != nil {
 		return 0, "", err
 	}
@@ -388,10 +421,13 @@ type manifest struct {
 
 // production is a run of the third-party producer.
 type production struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	file string
-	errs bytes.Buffer
+	t      *testing.T
+	topic  string
+	cmd    *exec.Cmd
+	giveUp context.CancelCauseFunc
+	gaveUp func() error // why, nil if not
+	file   string
+	errs   bytes.Buffer
 }
 
 // produce starts the third-party producer; its manifest is going to be in file.
@@ -403,7 +439,10 @@ func (b *bed) produce(t *testing.T, topic, file string, secure bool, args ...str
 	} else {
 		full = append(full, "--bootstrap", b.kafka)
 	}
-	p := &production{t: t, file: file, cmd: exec.CommandContext(t.Context(), full[0], full[1:]...)}
+	ctx, giveUp := context.WithCancelCause(t.Context())
+	t.Cleanup(func() { giveUp(nil) })
+	p := &production{t: t, topic: topic, file: file, cmd: exec.CommandContext(ctx, full[0], full[1:]...), giveUp: giveUp}
+	p.gaveUp = func() error { return context.Cause(ctx) }
 	p.cmd.Stdout, p.cmd.Stderr = nil, &p.errs
 	require.NoError(t, p.cmd.Start())
 	return p
@@ -412,7 +451,19 @@ func (b *bed) produce(t *testing.T, topic, file string, secure bool, args ...str
 // wait waits for the end of the producer and returns its manifest.
 func (p *production) wait() manifest {
 	p.t.Helper()
-	require.NoError(p.t, p.cmd.Wait(), "%s", &p.errs)
+	return p.within(30 * time.Minute)
+}
+
+func (p *production) within(limit time.Duration) manifest {
+	p.t.Helper()
+	limit = inTime(p.t, limit)
+	timer := time.AfterFunc(limit, func() {
+		p.giveUp(fmt.Errorf("waited %v for the producer of topic %s to end and leave its manifest", limit, p.topic))
+	})
+	defer timer.Stop()
+	if err := p.cmd.Wait(); err != nil {
+		require.NoError(p.t, errors.Join(p.gaveUp(), err), "the producer of topic %s: %s", p.topic, &p.errs)
+	}
 	text, err := os.ReadFile(p.file)
 	require.NoError(p.t, err)
 	var m manifest
@@ -424,7 +475,7 @@ func (p *production) wait() manifest {
 func (p *production) halt() manifest {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
-	return p.wait()
+	return p.within(8 * time.Minute) // a record that is not delivered is given up after five
 }
 
 // readers are the arguments with which a script reads a table.
@@ -439,14 +490,10 @@ func (b *bed) readers(table string) []string {
 func (b *bed) judge(t *testing.T, table string, args ...string) verdict {
 	t.Helper()
 	args = slices.Concat([]string{"peers/verify.py"}, b.readers(table), args)
-	cmd := exec.CommandContext(t.Context(), "./peers/python", args...)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	require.NoError(t, err, "%s%s", out, &errs)
-	t.Logf("%s", out)
+	out := python(t, "the judgement of table "+table, args...)
+	t.Log(out)
 	var v verdict
-	require.NoError(t, json.Unmarshal(out, &v))
+	require.NoError(t, json.Unmarshal([]byte(out), &v))
 	return v
 }
 

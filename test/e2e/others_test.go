@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -110,14 +109,10 @@ type foreign struct {
 func (s *scenario) foreign(table, act string) foreign {
 	s.t.Helper()
 	args := slices.Concat([]string{"peers/foreign.py"}, s.bed.readers(table), strings.Fields(act))
-	cmd := exec.CommandContext(s.t.Context(), "./peers/python", args...)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	require.NoError(s.t, err, "%s: %s%s", act, out, &errs)
-	s.t.Logf("%s: %s", act, bytes.TrimSpace(out))
+	out := python(s.t, act, args...)
+	s.t.Logf("%s: %s", act, strings.TrimSpace(out))
 	var f foreign
-	require.NoError(s.t, json.Unmarshal(out, &f))
+	require.NoError(s.t, json.Unmarshal([]byte(out), &f))
 	return f
 }
 

@@ -3,11 +3,9 @@
 package e2e
 
 import (
-	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -61,22 +59,16 @@ func TestEveryRecordLandsOnceThoughEachServiceIsKilled(t *testing.T) {
 func TestEveryTypeIsReadBackAsItWasMeant(t *testing.T) { allTypesRun(t, startBed(t)) }
 
 func allTypesRun(t *testing.T, b *bed) {
-	cmd := exec.CommandContext(t.Context(), "./peers/python", "peers/all_types.py", "produce", "--bootstrap", b.kafka, "--registry", b.registry, "--topic", "all-types")
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	require.NoError(t, err, "%s%s", out, errs.String())
+	out := python(t, "the production of all types", "peers/all_types.py", "produce", "--bootstrap", b.kafka, "--registry", b.registry, "--topic", "all-types")
 	var m manifest
-	require.NoError(t, json.Unmarshal(out, &m))
+	require.NoError(t, json.Unmarshal([]byte(out), &m))
 	s := b.newSuite(t, plan{name: "all", topic: "all-types", message: "testbed.all.v1.All"})
 	s.startAll()
 	s.waitReady(90 * time.Second)
 	s.committedIs("shop.all_types", []manifest{m}, 3*time.Minute)
 	s.audit("shop.all_types", "--against", "kafka")
 	args := append([]string{"peers/all_types.py", "judge"}, b.readers("shop.all_types")...)
-	out, err = exec.CommandContext(t.Context(), "./peers/python", args...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	t.Logf("%s", out)
+	t.Log(python(t, "the judgement of all types", args...))
 }
 
 func secureRun(t *testing.T, b *bed) {
