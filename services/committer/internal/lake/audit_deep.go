@@ -353,13 +353,15 @@ func (d *deepScan) collect(ctx context.Context) error {
 		if window.Empty() {
 			continue
 		}
+		gone := make([]ident.Range, 0, len(p.Lost))
 		for _, l := range p.Lost {
 			if !l.Why.counted() {
 				continue // the rows of what was there are in the table
 			}
-			f.alive = some(f.alive, rows.in(ident.Range{First: l.First, Next: l.Next}))
-			f.alive = some(f.alive, poison.in(ident.Range{First: l.First, Next: l.Next}))
+			gone = append(gone, ident.Range{First: l.First, Next: l.Next})
 		}
+		f.alive = some(f.alive, rows.in(gone))
+		f.alive = some(f.alive, poison.in(gone))
 		if len(f.holes) < examples {
 			f.holes = some(f.holes, rows.holes(poison, window))
 		}

@@ -176,14 +176,24 @@ func (s *offsetSet) both(o *offsetSet) []int64 {
 	return out
 }
 
-// in lists first offsets of s that are in r.
-func (s *offsetSet) in(r ident.Range) []int64 {
+// in lists first offsets of s that are in one of the ranges, range by range.
+func (s *offsetSet) in(ranges []ident.Range) []int64 {
+	if len(ranges) == 0 {
+		return nil
+	}
 	var out []int64
-	for _, key := range slices.Sorted(maps.Keys(s.chunks)) {
-		from, to := max(r.First, key<<cellBits), min(r.Next, (key+1)<<cellBits)
-		for offset := from; offset < to && len(out) < examples; offset++ {
-			if s.has(offset) {
-				out = append(out, offset)
+	keys := slices.Sorted(maps.Keys(s.chunks))
+	for _, r := range ranges {
+		first, _ := slices.BinarySearch(keys, r.First>>cellBits)
+		for _, key := range keys[first:] {
+			from, to := max(r.First, key<<cellBits), min(r.Next, (key+1)<<cellBits)
+			if from >= to {
+				break
+			}
+			for offset := from; offset < to && len(out) < examples; offset++ {
+				if s.has(offset) {
+					out = append(out, offset)
+				}
 			}
 		}
 	}

@@ -309,8 +309,5 @@ func (a *auditor) suspects(did string, may func(*link) bool) string {
 		return ""
 	}
 	slices.Reverse(out)
-	if len(out) > examples {
-		out = append(out[:examples], fmt.Sprintf("and %d more", len(out)-examples))
-	}
-	return "; snapshots of others that may have " + did + ": " + strings.Join(out, ", ")
+	return "; snapshots of others that may have " + did + ": " + strings.Join(firstOf(out, examples), ", ")
 }

@@ -244,6 +244,9 @@ func TestOffsetSetsAreExactAndDenseOnesAreSmall(t *testing.T) {
 	require.Equal(t, [2]int64{5, 3<<cellBits - 1}, [2]int64{low, high})
 	require.Equal(t, []int64{0, 1, 2, 3, 4}, s.holes(&offsetSet{}, ident.Range{Next: 3 << cellBits}))
 	require.Equal(t, []int64{6, 7, 8, 9, 10}, s.holes(&offsetSet{}, ident.Range{First: 5, Next: 3 << cellBits}))
+	require.Equal(t, []int64{2 << cellBits, 2<<cellBits + 1, 5, 1 << cellBits, 1<<cellBits + 1}, s.in([]ident.Range{
+		{First: 2 << cellBits, Next: 2<<cellBits + 2}, {First: 6, Next: 1 << cellBits}, {First: 3 << cellBits, Next: 1 << 40}, {Next: 1 << 40},
+	}), "those of each range in turn, up to five")
 	var o offsetSet
 	o.add(5, 1)
 	require.Equal(t, []int64{5}, s.both(&o))

@@ -3,7 +3,6 @@ package lake
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -61,9 +60,7 @@ func (e Evolution) Clone() Evolution {
 // With is a copy with one more entry in the log.
 func (e Evolution) With(entry Evolved) Evolution {
 	out := e.Clone()
-	if extra := len(entry.Changes) - maxLines; extra > 0 {
-		entry.Changes = append(slices.Clone(entry.Changes[:maxLines]), fmt.Sprintf("and %d more", extra))
-	}
+	entry.Changes = firstOf(slices.Clone(entry.Changes), maxLines)
 	out.Log = append(out.Log, entry)
 	if extra := len(out.Log) - maxLog; extra > 0 {
 		out.Log = slices.Clone(out.Log[extra:])

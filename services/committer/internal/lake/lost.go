@@ -186,10 +186,7 @@ func (a *auditor) tellLives(name string, p *Pipeline) {
 				lives = append(lives, fmt.Sprintf("id %s partition %d up to offset %d", part.TopicID, part.Number, p.Positions[part].Next))
 			}
 		}
-		if more := len(lives) - mostBehind; more > 0 {
-			lives = append(lives[:mostBehind], fmt.Sprintf("and %d more", more))
-		}
 		a.r.note("topic %s of pipeline %s was created again (on_data_loss: continue): the table has %s; what an earlier one held beyond is lost, and how much that was nobody knows",
-			topic, name, strings.Join(lives, ", "))
+			topic, name, strings.Join(firstOf(lives, mostNamed), ", "))
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
-	"github.com/icestream/icestream/internal/ident"
 )
 
 // foreignSinks are marks that other streaming writers leave in a table that they
@@ -85,7 +84,7 @@ func (t *Table) recover(ctx context.Context, tbl *table.Table) (Head, error) {
 	if err != nil {
 		return Head{}, err
 	}
-	if strings.HasSuffix(t.name, ident.QuarantineSuffix) {
+	if isQuarantine(t.name) {
 		return head, nil // it has no state of its own
 	}
 	meta := tbl.Metadata()

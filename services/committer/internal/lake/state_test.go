@@ -149,12 +149,12 @@ func TestPartitionsThatStandLowerAreNamedWithBothPositions(t *testing.T) {
 	}
 	require.Empty(t, at(5, 7).behind(at(5, 6)))
 	require.Equal(t, "p/orders[0] 5, was 9; p/orders[2] nothing, was 3", at(5, 7).behind(at(9, 7, 3)))
-	many := make([]int64, mostBehind+2)
+	many := make([]int64, mostNamed+2)
 	for i := range many {
 		many[i] = 4
 	}
 	text := at().behind(at(many...))
-	require.Equal(t, mostBehind, strings.Count(text, "was 4"), text)
+	require.Equal(t, mostNamed, strings.Count(text, "was 4"), text)
 	require.Contains(t, text, "; and 2 more")
 }
 
