@@ -197,8 +197,9 @@ func printDescription(cmd *cobra.Command, d *readstatev1.DescribeTableResponse, 
 	}
 	cmd.Printf("table %s, uuid %s, %s\n", d.GetSummary().GetTable(), uuid, d.GetSummary().GetState())
 	if why != "" {
-		cmd.Println(commitsPhrase(why))
-		if strings.HasPrefix(commitsPhrase(why), "commits") {
+		phrase := commitsPhrase(why)
+		cmd.Println(phrase)
+		if strings.HasPrefix(phrase, "commits") {
 			cmd.Println("what follows is what the log knew last")
 		}
 	}

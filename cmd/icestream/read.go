@@ -120,9 +120,9 @@ func (t *target) scan(cmd *cobra.Command, req *readstatev1.ScanRequest, format s
 		if isQuarantine(req.GetTable()) {
 			return t.scanOffline(cmd, req, format)
 		}
-	} else if isQuarantine(req.GetTable()) {
+	} else if main, ok := ident.MainTable(req.GetTable()); ok {
 		return fault.New(fault.Unsupported, "%s is a quarantine table: it is never hot, so read it with `icestream quarantine show %s`, or any engine that reads Iceberg",
-			req.GetTable(), strings.TrimSuffix(req.GetTable(), ident.QuarantineSuffix))
+			req.GetTable(), main)
 	}
 	conn, err := t.dial(cmd, readstateOf)
 	if err != nil {
