@@ -70,6 +70,8 @@ type Options struct {
 	Program string
 	Ports   Ports
 	Out     io.Writer
+
+	settle time.Duration // bounds the last commits; 0 is finalTimeout
 }
 
 // Run carries a whole run out. The error is nil only if everything was verified

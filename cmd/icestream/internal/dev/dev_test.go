@@ -88,6 +88,38 @@ func TestWarningsComeBehindTheEndpoints(t *testing.T) {
 	require.Contains(t, lines[1], `"event":"warning"`)
 }
 
+// A run whose table belongs to another deployment can land nothing, and says early why, and again at its end.
+func TestARunThatGetsNowhereSaysWhatIsNotReady(t *testing.T) {
+	dir, path := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "other.yaml")
+	require.NoError(t, Run(t.Context(), Options{Dir: dir, Records: 1, Out: io.Discard}))
+	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(pipelinesText, "deployment: dev", "deployment: other", 1)), 0o600))
+	var out bytes.Buffer
+	err := Run(t.Context(), Options{Dir: dir, Keep: true, Config: path, Records: 1, Out: &out, settle: quietTime + 2*time.Second})
+	const why = `pipeline "orders" of this table belongs to dev/`
+	require.ErrorContains(t, err, "not ready are")
+	require.ErrorContains(t, err, why)
+	require.Equal(t, 1, strings.Count(out.String(), "waiting: ingest/pipeline/orders: orders["), "%s", &out)
+	require.Contains(t, out.String(), why)
+}
+
+func TestAStallIsToldWhenNothingMovedForLongAndOnce(t *testing.T) {
+	began, waiting := time.Now(), []string{"a: b"}
+	s := stall{since: began}
+	at := func(after time.Duration, committed int64) []string {
+		return s.tell(began.Add(after), Stats{Committed: committed}, waiting)
+	}
+	require.Empty(t, at(quietTime-1, 0))
+	require.Empty(t, at(quietTime, 1), "it moved")
+	require.Equal(t, waiting, at(2*quietTime, 1))
+	require.Empty(t, at(3*quietTime, 1), "it is said already")
+	waiting = []string{"a: c"}
+	require.Equal(t, waiting, at(3*quietTime, 1), "another reason")
+	waiting = []string{"a: d"}
+	require.Empty(t, at(4*quietTime-1, 1), "a reason that changes again and again")
+	require.Empty(t, at(3*quietTime, 2))
+	require.Equal(t, waiting, at(4*quietTime, 2), "it got nowhere again")
+}
+
 // stopper calls stop when the word is written.
 type stopper struct {
 	bytes.Buffer

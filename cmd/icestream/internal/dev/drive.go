@@ -1,11 +1,13 @@
 package dev
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +28,9 @@ import (
 
 // finalTimeout bounds the last commits and checks of a run.
 const finalTimeout = 5 * time.Minute
+
+// quietTime is how long a run may get nowhere until it says what is not ready.
+const quietTime = 5 * time.Second
 
 // statsEvery is how often the positions are asked for.
 const statsEvery = 250 * time.Millisecond
@@ -109,21 +114,57 @@ func (d *driver) generated(outer, inner context.Context) error {
 	return d.verify(inner)
 }
 
-// watch keeps the view up to date.
+// watch keeps the view up to date, and says what is not ready when nothing moves.
 func (d *driver) watch(ctx context.Context, produced func() int64) {
 	tick := time.NewTicker(statsEvery)
 	defer tick.Stop()
+	s := stall{since: time.Now()}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			d.view.stats(d.measure(ctx, produced()))
+			now := d.measure(ctx, produced())
+			d.view.stats(now)
+			if waiting := s.tell(time.Now(), now, d.waiting()); len(waiting) > 0 {
+				d.view.say("waiting", strings.Join(waitingLines(waiting), "\n"), map[string]any{"seconds": now.Elapsed.Seconds(), "reasons": waiting})
+			}
 			// A run that is killed can be continued with --keep; a failure is
 			// sticky in the ledger and ends the production.
 			_ = d.ledger.Flush()
 		}
 	}
+}
+
+// stall notices that a run gets nowhere.
+type stall struct {
+	visible, committed int64
+	since              time.Time // of the last that moved or was said
+	told               []string
+}
+
+// tell returns what is waited for if it is time to say so, and it was not said yet.
+func (s *stall) tell(now time.Time, at Stats, waiting []string) []string {
+	if at.Visible != s.visible || at.Committed != s.committed {
+		*s = stall{visible: at.Visible, committed: at.Committed, since: now}
+	}
+	if now.Sub(s.since) < quietTime || slices.Equal(waiting, s.told) {
+		return nil
+	}
+	s.told, s.since = waiting, now // a reason that keeps changing is not said all the time
+	return waiting
+}
+
+// waiting names the components that are not ready, with their reasons: a topic that nobody has made yet, a table that
+// belongs to another deployment.
+func (d *driver) waiting() []string {
+	var out []string
+	for _, c := range d.process.Health.Report("").Components {
+		if !c.Ready && c.Reason != "" {
+			out = append(out, c.Name+": "+c.Reason)
+		}
+	}
+	return out
 }
 
 // measure asks for the positions of the generator's table.
@@ -224,7 +265,8 @@ func retryable(err error) bool {
 
 // settle commits until the committed position is the end offset everywhere.
 func (d *driver) settle(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, finalTimeout)
+	limit := cmp.Or(d.o.settle, finalTimeout)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var last error
 	for {
@@ -240,8 +282,12 @@ func (d *driver) settle(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(fault.New(fault.Unavailable, "not everything was committed within %v: %s; `icestream status --dir %s` and %s tell more",
-				finalTimeout, behind, d.o.Dir, logFile), last)
+			waiting := "every component is ready"
+			if w := d.waiting(); len(w) > 0 {
+				waiting = "not ready are " + strings.Join(w, "; ")
+			}
+			return errors.Join(fault.New(fault.Unavailable, "not everything was committed within %v: %s; %s; `icestream status --dir %s` and %s tell more",
+				limit, behind, waiting, d.o.Dir, logFile), last)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -392,8 +438,7 @@ func (d *driver) own(outer, inner context.Context) error {
 	}
 }
 
-// ownStats shows every table, and what the services wait for: a topic that nobody
-// has made yet, records that none can decode.
+// ownStats shows every table, and what the services wait for.
 func (d *driver) ownStats(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -405,13 +450,7 @@ func (d *driver) ownStats(ctx context.Context) {
 	for _, t := range list.GetTables() {
 		tables = append(tables, TableStats{t.GetTable(), t.GetHotRows(), t.GetSnapshotId(), t.GetState()})
 	}
-	var waiting []string
-	for _, c := range d.process.Health.Report("").Components {
-		if !c.Ready && c.Reason != "" {
-			waiting = append(waiting, c.Name+": "+c.Reason)
-		}
-	}
-	d.view.tables(time.Since(d.started), tables, waiting)
+	d.view.tables(time.Since(d.started), tables, d.waiting())
 }
 
 func (d *driver) ownEnd(ctx context.Context) error {

@@ -80,6 +80,11 @@ func tableLines(tables []TableStats, waiting []string) []string {
 	for _, t := range tables {
 		lines = append(lines, t.line())
 	}
+	return append(lines, waitingLines(waiting)...)
+}
+
+func waitingLines(waiting []string) []string {
+	lines := make([]string, 0, len(waiting))
 	for _, w := range waiting {
 		lines = append(lines, "waiting: "+w)
 	}
