@@ -361,6 +361,57 @@ func TestAnEditedListOfLostOffsetsIsFound(t *testing.T) {
 	requireViolation(t, b.audit(false), "differ in icestream.p.lost: one of them was edited")
 }
 
+// Ranges that somebody took out of the state, and out of the copy too, are found for as
+// long as the history reaches back to a commit that remembers them.
+func TestLostOffsetsThatAreNotRememberedAnyMoreAreFound(t *testing.T) {
+	// lose loses the second and third of every three offsets.
+	lose := func(b *bench, times int64, edit func(*Pipeline)) {
+		c := b.change(KindData)
+		p := c.State.Pipelines["p"]
+		r := c.advance(part(0), Totals{Skipped: map[event.SkipReason]int64{event.SkipLost: 2 * times, event.SkipControl: times}})
+		for first := r.First + 1; first < r.Next; first += 3 {
+			p.Lose(Lost{Partition: part(0), Range: ident.Range{First: first, Next: first + 2}, Why: LossGone})
+		}
+		edit(p)
+		b.commit(c)
+	}
+	asItIs := func(*Pipeline) {}
+	for name, c := range map[string]struct {
+		edit func(*Pipeline) // of [1,3), [4,6), [7,9), the last of which is new
+		want string
+	}{
+		"nothing":       {asItIs, ""},
+		"all":           {func(p *Pipeline) { p.Lost = nil }, "p/orders[0]: offsets [4,6), which snapshot "},
+		"the first":     {func(p *Pipeline) { p.Lost = p.Lost[1:] }, "p/orders[0]: offsets [1,3), which snapshot "},
+		"a part":        {func(p *Pipeline) { p.Lost[1].First++ }, "p/orders[0]: offsets [4,6), which snapshot "},
+		"a reason":      {func(p *Pipeline) { p.Lost[1].Why = LossGivenUp }, "p/orders[0]: offsets [4,6), which snapshot "},
+		"one that grew": {func(p *Pipeline) { p.Lost[1].Next++; p.Lost = p.Lost[:2] }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, Settings{})
+			lose(b, 2, asItIs)
+			lose(b, 1, c.edit)
+			r := b.audit(false)
+			if c.want == "" {
+				requireVerdict(t, Proven, r)
+				return
+			}
+			requireViolation(t, r, c.want)
+			require.Contains(t, r.Text(), "are not remembered any more: the list was edited")
+			b.other().expire()
+			b.reload()
+			requireVerdict(t, Proven, b.audit(false)) // nothing tells it from an older release
+		})
+	}
+	t.Run("too many", func(t *testing.T) {
+		b := newBench(t, Settings{})
+		lose(b, 60, asItIs)
+		lose(b, 10, asItIs)
+		require.Len(t, b.Head().State.Pipelines["p"].Lost, 64)
+		requireVerdict(t, Proven, b.audit(false))
+	})
+}
+
 // A topic that was created again leaves something unread that nobody can count: the
 // report says so for as long as the table knows both.
 func TestAProofTellsOfATopicThatWasCreatedAgain(t *testing.T) {

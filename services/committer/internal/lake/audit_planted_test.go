@@ -591,6 +591,8 @@ func TestAuditSaysWhyItCannotTell(t *testing.T) {
 	columns.AssignIDs()
 	require.NoError(t, l.create(t.Context(), tableName, columns, nil))
 	cannot(tableName, "it is not a table of Icestream")
+	require.NoError(t, l.create(t.Context(), "shop.theirs"+ident.QuarantineSuffix, columns, nil))
+	cannot("shop.theirs"+ident.QuarantineSuffix, "it is not a table of Icestream")
 	_, err = l.Create(t.Context(), "shop.fresh", Settings{LSN: true, Kafka: true, Owner: "test"})
 	require.NoError(t, err)
 	cannot("shop.fresh", "nothing was committed to it yet")

@@ -164,8 +164,24 @@ func (a *auditor) checkPipeline(prev, l *link, name string) {
 			a.r.find(Violated, l.name(), "%s: the totals of some outcome went back", part)
 		}
 	}
+	a.checkLost(prev, l, old, p)
 	if !grew.same(p.Delta) {
 		a.r.find(Violated, l.name(), "pipeline %s: the totals grew by %s, the commit counts %s", name, grew, p.Delta)
+	}
+}
+
+// checkLost checks that a commit still remembers as lost what the one before it did.
+// Only where there are too many ranges the oldest go. Where there may have been, it
+// says nothing: ranges that meet become one, so there may be fewer again.
+func (a *auditor) checkLost(prev, l *link, old, p *Pipeline) {
+	if len(p.Lost) >= old.mostLost()/2 {
+		return
+	}
+	for _, lost := range old.Lost {
+		if !p.Remembers(lost) {
+			a.r.find(Violated, l.name(), "%s: offsets [%d,%d), which %s remembers as lost, are not remembered any more: the list was edited",
+				lost.Partition, lost.First, lost.Next, prev.name())
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"net/http"
@@ -237,6 +238,17 @@ func unauthorized(err error) bool {
 	}
 	return errors.Is(err, rest.ErrUnauthorized) || errors.Is(err, rest.ErrForbidden) ||
 		errors.Is(err, rest.ErrAuthorizationExpired) || errors.Is(err, rest.ErrOAuthError)
+}
+
+// denied reports whether a store refuses to show a file.
+func denied(err error) bool {
+	if answer, ok := errors.AsType[interface {
+		error
+		HTTPStatusCode() int
+	}](err); ok {
+		return answer.HTTPStatusCode() == http.StatusUnauthorized || answer.HTTPStatusCode() == http.StatusForbidden
+	}
+	return errors.Is(err, fs.ErrPermission)
 }
 
 func badRequest(err error) bool { return errors.Is(err, rest.ErrBadRequest) }

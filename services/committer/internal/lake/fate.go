@@ -2,9 +2,13 @@ package lake
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"iter"
 	"slices"
 
+	"github.com/apache/iceberg-go/catalog"
 	iceio "github.com/apache/iceberg-go/io"
 	"github.com/apache/iceberg-go/table"
 
@@ -58,12 +62,12 @@ func (t *Table) olderLineage(ctx context.Context, tbl *table.Table, want int64, 
 	for _, location := range older {
 		old, err := t.olderMetadata(ctx, tbl, location)
 		switch {
-		case err != nil && ctx.Err() != nil:
+		case err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)):
 			yield(nil, err)
 			return
 		case err != nil:
 			t.log.Warn("an older metadata file cannot be read", "file", location, "error", err)
-			if unread == nil && fault.ReasonOf(err) == fault.Unavailable {
+			if unread == nil && fault.ReasonOf(err) != fault.Corrupt {
 				unread = err
 			}
 			continue
@@ -86,29 +90,95 @@ func (t *Table) olderLineage(ctx context.Context, tbl *table.Table, want int64, 
 	}
 }
 
-// olderMetadata reads a metadata file of before, nil where it was removed. Unavailable
-// says that it may be read later, Corrupt that it will not.
+// olderMetadata reads a metadata file of before, nil where it was removed. Corrupt
+// says that it never will be read, any other error that it may be later.
 func (t *Table) olderMetadata(ctx context.Context, tbl *table.Table, location string) (table.Metadata, error) {
-	ctx = t.lake.storage(ctx)
-	fsF := func(ctx context.Context) (iceio.IO, error) { return tbl.FS(ctx) }
-	old, err := table.NewFromLocation(ctx, t.ident, location, fsF, t.cat)
-	if err == nil {
-		return old.Metadata(), nil
+	data, err := t.olderFile(ctx, tbl, location)
+	if data == nil || err != nil {
+		return nil, err
 	}
-	files, ferr := tbl.FS(ctx)
-	if ferr != nil {
-		return nil, classify(ferr, "opening the storage of table %s", t.name)
+	// How it is compressed only the library knows, by its name.
+	files := func(context.Context) (iceio.IO, error) { return wholeFile{data: data}, nil }
+	old, err := table.NewFromLocation(ctx, t.ident, location, files, t.cat)
+	if err != nil {
+		return nil, fault.New(fault.Corrupt, "reading older metadata file %s of table %s: %w", location, t.name, err)
 	}
-	switch there, serr := exists(files, location); {
-	case serr != nil:
-		return nil, classify(err, "reading older metadata of table %s", t.name)
-	case !there:
-		return nil, nil
+	return old.Metadata(), nil
+}
+
+// wholeFile is a file that was read.
+type wholeFile struct {
+	iceio.ReadFileIO // nothing else is asked for
+
+	data []byte
+}
+
+func (f wholeFile) ReadFile(string) ([]byte, error) { return f.data, nil }
+
+// olderFile is the content of an older metadata file, nil where it was removed. It
+// takes no longer than a load of the table may: the commit loop waits for it, and a
+// client of an object store knows no context but that which it was opened with. What
+// is left of a read that was given up ends by the client's own bounds.
+func (t *Table) olderFile(ctx context.Context, tbl *table.Table, location string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), t.lake.cfg.Timeouts.Load)
+	defer cancel()
+	opened := ctx
+	if t.cat.CatalogType() == catalog.REST {
+		opened = context.WithoutCancel(ctx) // its client is kept, and lives on
 	}
-	if old, err = table.NewFromLocation(ctx, t.ident, location, fsF, t.cat); err == nil {
-		return old.Metadata(), nil
+	type content struct {
+		data []byte
+		err  error
 	}
-	return nil, fault.New(fault.Corrupt, "reading older metadata of table %s: %w", t.name, err)
+	read := make(chan content, 1)
+	go func() {
+		var c content
+		c.data, c.err = contentIfThere(opened, tbl, location)
+		read <- c
+	}()
+	what := fmt.Sprintf("reading older metadata file %s of table %s", location, t.name)
+	var c content
+	select {
+	case c = <-read:
+	case <-ctx.Done():
+		c.err = ctx.Err()
+	}
+	switch {
+	case c.err == nil:
+		return c.data, nil
+	case ctx.Err() != nil:
+		return nil, classify(ctx.Err(), "%s: the store has not answered in time", what)
+	case denied(c.err):
+		return nil, fault.New(fault.Unavailable, "%s: access to it was denied, and without it nothing tells what the table holds: grant the right to read it, "+
+			"and to list its folder (where that may not be listed, an object store denies a file that is gone too): %w", what, c.err)
+	default:
+		return nil, classify(c.err, "%s", what)
+	}
+}
+
+// contentIfThere is the content of a file, nil where there is none.
+func contentIfThere(ctx context.Context, tbl *table.Table, location string) ([]byte, error) {
+	files, err := tbl.FS(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var data []byte
+	if whole, ok := files.(iceio.ReadFileIO); ok {
+		data, err = whole.ReadFile(location)
+	} else {
+		var f iceio.File
+		if f, err = files.Open(location); err == nil {
+			data, err = io.ReadAll(f)
+			err = errors.Join(err, f.Close())
+		}
+	}
+	if err != nil {
+		if there, serr := exists(files, location); serr == nil && !there {
+			return nil, nil
+		}
+		return nil, err
+	}
+	return data, nil
 }
 
 // Fate says what became of a staged commit, after a reload. Its id counts, so that

@@ -1,13 +1,20 @@
 package lake
 
 import (
+	"context"
+	"io/fs"
+	"net/http"
 	"os"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/apache/iceberg-go/catalog"
+	iceio "github.com/apache/iceberg-go/io"
 	"github.com/apache/iceberg-go/table"
 	"github.com/stretchr/testify/require"
 
+	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 )
 
@@ -131,6 +138,141 @@ func TestTheManifestsOfACommitGoOnceItIsProvenAbsent(t *testing.T) {
 	}
 }
 
+// store is the storage of a table of which tests decide what a file says.
+type store struct {
+	iceio.ReadFileIO
+	read  func(name string) ([]byte, error)
+	ended <-chan struct{} // with what it was opened with
+	asked []string
+}
+
+func (s *store) ReadFile(name string) ([]byte, error) {
+	s.asked = append(s.asked, name)
+	return s.read(name)
+}
+
+// Stat says that every file is there.
+func (s *store) Stat(string) (fs.FileInfo, error) { return os.Stat(".") }
+
+// on has the loaded table read its files from a store.
+func (b *bench) on(s *store) *bench {
+	tbl := b.handle()
+	b.tbl = table.New(b.ident, tbl.Metadata(), tbl.MetadataLocation(), func(ctx context.Context) (iceio.IO, error) {
+		s.ended = ctx.Done()
+		return s, nil
+	}, b.cat)
+	return b
+}
+
+// expired is a table whose present metadata tells nothing of a commit, which is
+// absent, nor of any other of ours.
+func expired(t *testing.T) (*bench, *Staged) {
+	b := newBench(t, Settings{})
+	b.commitRows(part(0), 3)
+	st := b.stage(b.change(KindProgress))
+	o := b.other()
+	for range 3 {
+		o.insert(1, nil)
+	}
+	o.expire()
+	b.reload()
+	return b, st
+}
+
+// G11, T1: a store that never answers holds whoever looks for a commit no longer than
+// a load of the table does, whether or not its client hears that it was given up.
+func TestAStoreThatNeverAnswersDoesNotHoldTheLookForACommit(t *testing.T) {
+	for name, hears := range map[string]bool{"its client hears": true, "its client does not": false} {
+		t.Run(name, func(t *testing.T) {
+			b, st := expired(t)
+			synctest.Test(t, func(t *testing.T) {
+				end := make(chan struct{})
+				defer close(end)
+				s := &store{}
+				s.read = func(string) ([]byte, error) {
+					ended := s.ended
+					if !hears {
+						ended = nil
+					}
+					select {
+					case <-ended:
+					case <-end:
+					}
+					return nil, context.DeadlineExceeded
+				}
+				began := time.Now()
+				fate, err := b.on(s).Fate(t.Context(), st)
+				require.Equal(t, Unproven, fate)
+				require.Equal(t, fault.Unavailable, fault.ReasonOf(err), "to be asked again")
+				require.ErrorContains(t, err, s.asked[0]+" of table "+tableName+": the store has not answered in time")
+				require.Len(t, s.asked, 1, "the next file would take as long")
+				require.Equal(t, b.lake.cfg.Timeouts.Load, time.Since(began))
+			})
+			b.reload()
+			require.Equal(t, Absent, b.becomes(st))
+		})
+	}
+}
+
+// restful is a catalog that keeps the client of a table's storage.
+type restful struct{ catalog.Catalog }
+
+func (restful) CatalogType() catalog.Type { return catalog.REST }
+
+// The client that a REST catalog keeps for a table lives on after the look.
+func TestTheLookForACommitDoesNotEndTheStorageOfTheTable(t *testing.T) {
+	b, st := expired(t)
+	b.cat = restful{b.cat}
+	s := &store{read: func(name string) ([]byte, error) { return os.ReadFile(localPath(name)) }}
+	require.Equal(t, Absent, b.on(s).becomes(st))
+	require.NotEmpty(t, s.asked)
+	require.Nil(t, s.ended, "it never ends")
+}
+
+// answer is what an object store answers.
+type answer int
+
+func (a answer) Error() string       { return "it answers " + http.StatusText(int(a)) }
+func (a answer) HTTPStatusCode() int { return int(a) }
+
+// T1: an older metadata file that may be read later makes the commit and the state
+// of the table unknown; one that is there and never will be is passed over.
+func TestAnOlderMetadataFileThatCannotBeReadNow(t *testing.T) {
+	denied := []string{"access to it was denied", "grant the right to read it"}
+	for name, c := range map[string]struct {
+		err  error
+		text []string // nil: it is passed over
+	}{
+		"an object store denies it": {answer(http.StatusForbidden), denied},
+		"a disk denies it":          {&fs.PathError{Op: "open", Path: "x", Err: fs.ErrPermission}, denied},
+		"a store is in trouble":     {answer(http.StatusServiceUnavailable), []string{"it answers Service Unavailable"}},
+		"it is no metadata":         {nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, st := expired(t)
+			s := &store{read: func(string) ([]byte, error) { return []byte("{"), c.err }}
+			fate, err := b.on(s).Fate(t.Context(), st)
+			require.Equal(t, Unproven, fate)
+			head, unknown := b.recover(t.Context(), b.handle())
+			if c.text == nil {
+				require.NoError(t, err)
+				require.NoError(t, unknown)
+				require.Error(t, head.StateLost)
+				return
+			}
+			for _, err := range []error{err, unknown} {
+				require.Equal(t, fault.Unavailable, fault.ReasonOf(err))
+				require.ErrorContains(t, err, "reading older metadata file "+s.asked[0]+" of table "+tableName)
+				for _, text := range c.text {
+					require.ErrorContains(t, err, text)
+				}
+			}
+			require.Equal(t, int64(3), b.reload().State.Vector()[part(0)], "it heals by itself")
+			require.Equal(t, Absent, b.becomes(st))
+		})
+	}
+}
+
 // G6, G9: a commit that landed and was rolled back is in no history of the head, but
 // somebody can bring its snapshot back.
 func TestACommitThatWasRolledBackKeepsItsManifests(t *testing.T) {
@@ -193,6 +335,9 @@ func TestRecordsThatWereAppliedBeforeOthersExpiredThemAreNotAppliedAgain(t *test
 			o.insert(1, nil)
 			o.insert(1, nil)
 			o.expire()
+			bringBack := qb.loseLog()
+			require.NoError(t, qb.reload().StateLost, "it has no state of its own to lose")
+			bringBack()
 			b.outbox = nil
 			require.NoError(t, b.ApplyQuarantine(t.Context(), pending))
 			require.Empty(t, b.tries.list)

@@ -70,7 +70,7 @@ func (p *Pipeline) Lose(l Lost) {
 		return true
 	})
 	p.Lost = append(p.Lost, l)
-	if more := len(p.Lost) - max(64, 2*len(p.Positions)); more > 0 {
+	if more := len(p.Lost) - p.mostLost(); more > 0 {
 		p.Lost = slices.Delete(p.Lost, 0, more)
 	}
 }

@@ -1,6 +1,7 @@
 package lake
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -76,7 +77,8 @@ func startPostgres(t *testing.T) string {
 	require.NoError(t, os.Mkdir(data, 0o700))
 	as := postgresUser(t, dir, data)
 	run := func(name string, args ...string) *exec.Cmd {
-		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, name), args...)
+		// The context of a test ends before its clean-up, which is to end the server.
+		cmd := exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(bin, name), args...)
 		cmd.SysProcAttr, cmd.Dir = as, data
 		return cmd
 	}

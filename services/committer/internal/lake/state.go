@@ -51,6 +51,9 @@ type Pipeline struct {
 	Watermark time.Time
 }
 
+// mostLost is how many lost ranges are remembered.
+func (p *Pipeline) mostLost() int { return max(64, 2*len(p.Positions)) }
+
 // Totals count offsets by what became of them.
 type Totals struct {
 	Rows        int64
