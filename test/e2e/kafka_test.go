@@ -3,10 +3,10 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -118,7 +118,13 @@ pipelines:
 // run runs all services until stop is called; reasons says why they are not ready.
 func (p *topic) run() (stop func(), reasons func() string) {
 	p.t.Helper()
-	proc, err := boot.Open(p.t.Context(), p.settings, io.Discard)
+	var logs bytes.Buffer
+	p.t.Cleanup(func() { // after they have ended
+		if p.t.Failed() {
+			p.t.Logf("the services said:\n%s", &logs)
+		}
+	})
+	proc, err := boot.Open(p.t.Context(), p.settings, &logs)
 	require.NoError(p.t, err)
 	_, err = stack.New(p.t.Context(), proc)
 	require.NoError(p.t, err)
@@ -302,7 +308,7 @@ func TestKafkaSemantics(t *testing.T) {
 func transactions(t *testing.T, b *brokers) {
 	p := b.topic(t, "tx", 2, 3, nil)
 	begin := func(id string) *kgo.Client {
-		cl := b.dial(kgo.TransactionalID(id))
+		cl := b.dial(kgo.TransactionalID(id), kgo.TransactionTimeout(10*time.Minute)) // the broker aborts it after 40 s else
 		require.NoError(t, cl.BeginTransaction())
 		return cl
 	}
@@ -312,6 +318,16 @@ func transactions(t *testing.T, b *brokers) {
 	want = append(want, p.send(landed, 0, "landed", 50)...)
 	require.NoError(t, aborted.EndTransaction(t.Context(), kgo.TryAbort))
 	require.NoError(t, landed.EndTransaction(t.Context(), kgo.TryCommit))
+	p.await(time.Minute, "the markers are in the log", func() error { // an end is answered before: alone they would not be worth a commit
+		ends, err := b.admin.ListCommittedOffsets(t.Context(), p.name)
+		if err != nil {
+			return err
+		}
+		if end, _ := ends.Lookup(p.name, 0); end.Offset != 112 {
+			return fmt.Errorf("it ends at %d", end.Offset)
+		}
+		return nil
+	})
 	waiting := append(p.send(open, 0, "open", 20), p.send(b.client, 0, "behind", 5)...)
 	want = append(want, p.send(b.client, 1, "beside", 5)...)
 	_, reasons := p.run()
