@@ -178,12 +178,7 @@ func TestWhatWasReplacedIsRecordedBeforeReadingGoesOn(t *testing.T) {
 	w.produce(0, orders(1, 0, 10)...)
 	i := w.start()
 	w.appended(0, 10)
-	w.mu.Lock()
-	w.recordErr = fault.New(fault.Unavailable, "the catalog is away")
-	w.mu.Unlock()
-	w.divergedAt(4)
-	w.failFetch(kerr.FencedLeaderEpoch, 1)
-	w.produce(0, orders(1, 10, 5)...)
+	w.replaceUnrecorded(4, "the catalog is away")
 	waits := func() {
 		t.Helper()
 		w.await("waits for the record", func() bool {
@@ -218,12 +213,7 @@ func TestWhatIsReadAgainIsNotRecordedAsReplaced(t *testing.T) {
 	w.commit()
 	w.produce(0, orders(1, 6, 4)...)
 	w.appended(0, 10)
-	w.mu.Lock()
-	w.recordErr = fault.New(fault.Unavailable, "it is at 6, the rest is not committed yet")
-	w.mu.Unlock()
-	w.divergedAt(3)
-	w.failFetch(kerr.FencedLeaderEpoch, 1)
-	w.produce(0, orders(1, 10, 5)...)
+	w.replaceUnrecorded(3, "it is at 6, the rest is not committed yet")
 	w.await("waits for the record", func() bool { return containsAll(w.progress[0].Reason, "[3,10) of p/orders[0]") })
 	w.restartLog()
 	w.mu.Lock()
@@ -231,6 +221,17 @@ func TestWhatIsReadAgainIsNotRecordedAsReplaced(t *testing.T) {
 	w.mu.Unlock()
 	w.appended(0, 15)
 	require.Equal(t, []string{"p/orders[0] 3 to 6, read up to 6"}, w.recorded())
+}
+
+// replaceUnrecorded replaces the log from an offset on and puts five more records behind ten, while the committer records
+// nothing and says why.
+func (w *world) replaceUnrecorded(from int64, why string) {
+	w.mu.Lock()
+	w.recordErr = fault.New(fault.Unavailable, "%s", why)
+	w.mu.Unlock()
+	w.divergedAt(from)
+	w.failFetch(kerr.FencedLeaderEpoch, 1)
+	w.produce(0, orders(1, 10, 5)...)
 }
 
 // recorded is what the table has recorded as replaced, each once however often it was found.
