@@ -1,6 +1,8 @@
 package arrowx
 
 import (
+	"bytes"
+	"slices"
 	"sort"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -203,25 +205,26 @@ func childType(t arrow.DataType, i int) arrow.DataType {
 	return t
 }
 
+// constString is n times s.
 func constString(s string, n int) arrow.Array {
-	b := array.NewStringBuilder(memory.DefaultAllocator)
-	defer b.Release()
-	b.Reserve(n)
-	b.ReserveData(n * len(s))
-	for range n {
-		b.Append(s)
+	offsets := make([]int32, n+1)
+	for i := range offsets {
+		offsets[i] = int32(i * len(s))
 	}
-	return b.NewArray()
+	data := array.NewData(arrow.BinaryTypes.String, n, []*memory.Buffer{
+		nil, memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(offsets)), memory.NewBufferBytes(bytes.Repeat([]byte(s), n)),
+	}, nil, 0, 0)
+	defer data.Release()
+	return array.MakeFromData(data)
 }
 
+// constInt32 is n times v.
 func constInt32(v int32, n int) arrow.Array {
-	b := array.NewInt32Builder(memory.DefaultAllocator)
-	defer b.Release()
-	b.Reserve(n)
-	for range n {
-		b.UnsafeAppend(v)
-	}
-	return b.NewArray()
+	values := slices.Repeat([]int32{v}, n)
+	data := array.NewData(arrow.PrimitiveTypes.Int32, n,
+		[]*memory.Buffer{nil, memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(values))}, nil, 0, 0)
+	defer data.Release()
+	return array.MakeFromData(data)
 }
 
 // Empty is a batch of s without rows.
