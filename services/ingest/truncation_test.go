@@ -116,6 +116,28 @@ func TestPositionBeyondTheEndWaitsForTheLogWhereThePipelineSaysSo(t *testing.T) 
 	require.InDelta(t, 1, n, 0, "one loss, however often it was looked at")
 }
 
+// An end that was seen below the position does not say where the log was replaced: the leader epoch does when there is one.
+func TestALogThatGrewAgainBeforeItsEndWasSeenIsRecordedFromWhereItWasReplaced(t *testing.T) { // K5, G1
+	w := beyondTheEnd(t, ordersTopic+", on_data_loss: continue")
+	w.mu.Lock()
+	for p, pos := range w.committed {
+		pos.LeaderEpoch = 0
+		w.committed[p] = pos
+	}
+	w.entries = nil
+	w.mu.Unlock()
+	w.divergedAt(4)
+	i := w.start()
+	w.await("waits", func() bool {
+		return w.progress[0].State == event.PartitionWaiting && containsAll(w.progress[0].Reason, "was truncated")
+	})
+	w.produce(0, orders(1, 10, 10)...)
+	w.await("read on", func() bool { return w.at(0) == 20 })
+	require.Contains(t, w.recorded(), "p/orders[0] 4 to 15, read up to 15")
+	n, _ := i.metrics.Value("icestream_ingest_data_loss_total", "p", "orders", "0")
+	require.InDelta(t, 1, n, 0, "one loss, however often it was looked at")
+}
+
 func TestTruncationIsFoundByTheLeaderEpoch(t *testing.T) { // K13
 	for name, committed := range map[string]bool{"committed": true, "uncommitted, by the next owner": false} {
 		t.Run(name, func(t *testing.T) {

@@ -42,7 +42,7 @@ func peer(t *testing.T, script string, args ...string) map[string]string {
 // python runs one of the Python scripts in peers/ and returns what it printed.
 func python(t *testing.T, what string, args ...string) string {
 	t.Helper()
-	return command(t, 10*time.Minute, nil, what, "./peers/python", args...)
+	return command(t, 30*time.Minute, nil, what, "./peers/python", args...)
 }
 
 // command runs a program to its end, at most for a time, and returns what it printed; the failure of the test says for what
@@ -475,7 +475,7 @@ func (p *production) within(limit time.Duration) manifest {
 func (p *production) halt() manifest {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
-	return p.within(8 * time.Minute) // a record that is not delivered is given up after five
+	return p.within(12 * time.Minute) // a full queue, and then what is in it, is given up after five each
 }
 
 // readers are the arguments with which a script reads a table.

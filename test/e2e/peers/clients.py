@@ -32,7 +32,7 @@ def producer(conf):
     """A producer that gives a record up in time; in a transaction that is the time of the transaction."""
     from confluent_kafka import Producer
     bound = {} if "transactional.id" in conf else {"message.timeout.ms": DELIVERY * 1000}
-    return Producer(bound | conf)
+    return Producer({"enable.idempotence": True} | bound | conf)
 
 
 def flush(producer):

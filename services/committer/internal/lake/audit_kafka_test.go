@@ -187,6 +187,23 @@ func TestAuditAgainstTheLogFindsARecordThatWasCountedAway(t *testing.T) {
 	requireViolation(t, b.against(log, 0), "1 records of the log are neither a row nor quarantined, 0 were counted as skipped; they begin with [5]")
 }
 
+// G1: a range that was replaced excuses no offset outside of it, whatever the commit also accounts for.
+func TestAReplacedRangeExcusesNothingOutsideOfIt(t *testing.T) {
+	b := newBench(t, Settings{})
+	c := b.change(KindData)
+	r := c.advance(part(0), Totals{Rows: 5, Skipped: map[event.SkipReason]int64{event.SkipAbsent: 1}})
+	c.Files = b.write(b.batch(part(0), ident.Range{First: 0, Next: 5}))
+	b.commit(c)
+	c = b.change(KindProgress)
+	c.State.Pipelines["p"].Lose(Lost{Partition: part(0), Range: ident.Range{First: 0, Next: 1}, Why: LossReplaced})
+	b.commit(c)
+	log := &fakeLog{parts: map[int32][]LogRecord{}, topic: LogTopic{Partitions: map[int32]ident.Range{0: r}}}
+	for o := range r.Next {
+		log.parts[0] = append(log.parts[0], LogRecord{Offset: o, Millis: day0.UnixMilli()})
+	}
+	requireViolation(t, b.against(log, 0), "1 records of the log are neither a row nor quarantined, 0 were counted as skipped; they begin with [5]")
+}
+
 // What retention took is proven by the table alone; a compaction takes records one
 // by one.
 func TestAuditAgainstALogThatHasLostItsBeginning(t *testing.T) {

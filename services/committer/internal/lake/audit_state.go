@@ -179,7 +179,7 @@ func (a *auditor) checkLost(prev, l *link, old, p *Pipeline) {
 	}
 	for _, lost := range old.Lost {
 		if !p.Remembers(lost) {
-			a.r.find(Violated, l.name(), "%s: offsets [%d,%d), which %s remembers as lost, are not remembered any more: the list was edited",
+			a.r.find(Violated, l.name(), "%s: offsets [%d,%d), which %s remembers as lost, are not remembered any more: the list was edited, or a release that does not know it has committed",
 				lost.Partition, lost.First, lost.Next, prev.name())
 		}
 	}

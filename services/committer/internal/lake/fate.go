@@ -146,8 +146,10 @@ func (t *Table) olderFile(ctx context.Context, tbl *table.Table, location string
 	switch {
 	case c.err == nil:
 		return c.data, nil
-	case ctx.Err() != nil:
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return nil, classify(ctx.Err(), "%s: the store has not answered in time", what)
+	case ctx.Err() != nil:
+		return nil, classify(ctx.Err(), "%s", what)
 	case denied(c.err):
 		return nil, fault.New(fault.Unavailable, "%s: access to it was denied, and without it nothing tells what the table holds: grant the right to read it, "+
 			"and to list its folder (where that may not be listed, an object store denies a file that is gone too): %w", what, c.err)

@@ -56,14 +56,16 @@ type Lost struct {
 }
 
 // Lose adds a range to those that are remembered, the newest last. It takes up those
-// of the same reason that it meets, and is the newest then. More than twice as many as
+// of the same reason that it meets, and is the newest then; none that is counted may
+// overlap another. More than twice as many as
 // the pipeline has partitions, and 64, are not kept: the oldest are only counted then.
 func (p *Pipeline) Lose(l Lost) {
 	if l.Empty() {
 		return
 	}
 	p.Lost = slices.DeleteFunc(p.Lost, func(have Lost) bool {
-		if have.Partition != l.Partition || have.Why != l.Why || have.First > l.Next || l.First > have.Next {
+		meets := have.Next == l.First || l.Next == have.First || !l.Why.counted() && have.First < l.Next && l.First < have.Next
+		if have.Partition != l.Partition || have.Why != l.Why || !meets {
 			return false
 		}
 		l.Range = ident.Range{First: min(have.First, l.First), Next: max(have.Next, l.Next)}

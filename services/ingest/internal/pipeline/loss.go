@@ -35,8 +35,11 @@ func (s *session) checkLoss(ctx context.Context, epoch int32) error {
 		s.b.Lost(l.LogStart)
 		return s.send(ctx)
 	case at > l.StableEnd:
-		s.replaced(at, l.StableEnd)
+		s.replaced(at, l.StableEnd, false)
 		if s.continues() {
+			if err := s.recordReplaced(ctx); err != nil {
+				return err
+			}
 			return fault.New(fault.Unavailable, "%s ends at offset %d but offset %d is next: the log was truncated; records that take the offsets in between are not read", s.part, l.StableEnd, at)
 		}
 		return &stopError{fmt.Errorf("%w: %s ends at offset %d, but everything below %d was read already; set on_data_loss: continue to go on when the log has grown beyond it",
@@ -52,8 +55,8 @@ func (s *session) checkLoss(ctx context.Context, epoch int32) error {
 
 // replaced notes, counts and logs that the cluster's log from the offset from on, below the position at, is not the one
 // that was read.
-func (s *session) replaced(at, from int64) {
-	if !s.w.noteReplaced(from, at) {
+func (s *session) replaced(at, from int64, exact bool) {
+	if !s.w.noteReplaced(from, at, exact) {
 		return
 	}
 	s.w.m.lost(0)
@@ -63,11 +66,12 @@ func (s *session) replaced(at, from int64) {
 
 // recordReplaced has the table remember what was found replaced, where the policy accepts that; nothing is read before.
 // What the log has forgotten since, with its journal, is read again as it is now and was not replaced. What a process
-// could not tell before its end, the next one finds as this one did. Of a topic that was created again, the table knows
+// could not tell before its end, the next one finds as this one did, unless no leader epoch is known and the log has grown
+// beyond the position meanwhile. Of a topic that was created again, the table knows
 // that it was.
 func (s *session) recordReplaced(ctx context.Context) error {
 	s.w.mu.Lock()
-	part, r := s.w.unnotedOf, s.w.unnoted
+	part, r := s.w.replacedOf, s.w.unnoted
 	s.w.mu.Unlock()
 	r.Next = min(r.Next, s.lane.Start)
 	if part == s.part && !r.Empty() && s.continues() {
@@ -92,7 +96,7 @@ func (s *session) explain(err error) error {
 		if to >= at {
 			return err // nothing that the log holds: what was read beyond is thrown away with the session
 		}
-		s.replaced(at, to)
+		s.replaced(at, to, true)
 		if s.continues() {
 			return err
 		}

@@ -60,7 +60,7 @@ func (s *session) run(ctx context.Context) error {
 	if err := s.checkLoss(ctx, epoch); err != nil {
 		return err
 	}
-	if s.b.Next() != s.lane.Start || s.w.replacedBelow(s.lane.Start) && s.continues() {
+	if s.b.Next() != s.lane.Start || s.w.diverged(s.lane.Start) && s.continues() {
 		epoch = -1 // what is gone is known already
 	}
 	if err := s.w.cursor.Seek(ctx, s.part.TopicID, s.b.Next(), epoch); err != nil {

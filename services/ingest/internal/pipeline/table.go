@@ -295,8 +295,9 @@ func (t *table) recordReplaced(ctx context.Context, part ident.Partition, r iden
 		if errors.Is(err, fault.Of(fault.UnknownTable)) { // another committer than the one that opened it
 			return errors.Join(err, t.call(ctx, nil))
 		}
+		return stopIfFinal(err)
 	}
-	return err
+	return nil
 }
 
 // stopIfFinal turns an answer that no retry changes into a stop.

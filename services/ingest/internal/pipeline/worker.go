@@ -40,39 +40,55 @@ type worker struct {
 	flood  *flood      // belongs to the goroutine of run
 	allow  atomic.Bool // an operator lets a flood of bad records go on
 
-	mu        sync.Mutex
-	part      ident.Partition
-	state     event.PartitionState
-	reason    string
-	fetched   int64
-	newest    time.Time
-	ackedNext int64
-	replaced  int64       // position below which the cluster's log was found replaced, -1 for none
-	unnoted   ident.Range // what of it the table has not recorded yet
-	unnotedOf ident.Partition
-	records   *recordsError // why it stands still, where that is because of records
+	mu         sync.Mutex
+	part       ident.Partition
+	state      event.PartitionState
+	reason     string
+	fetched    int64
+	newest     time.Time
+	ackedNext  int64
+	replaced   int64 // position below which the cluster's log was found replaced, -1 for none
+	replacedOf ident.Partition
+	from       int64         // from where on
+	exact      bool          // a leader epoch told that: there is no more to be found
+	unnoted    ident.Range   // what of it the table has not recorded yet
+	records    *recordsError // why it stands still, where that is because of records
 }
 
 // noteReplaced remembers that the cluster's log from the offset from to the position at was found replaced; it reports
-// whether that is news.
-func (w *worker) noteReplaced(from, at int64) bool {
+// whether that is news. exact: a leader epoch told it. An end of the log that was seen below the position does not: other
+// records may stand below that end too.
+func (w *worker) noteReplaced(from, at int64, exact bool) (news bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.replaced == at {
+	news = !w.knows(at)
+	w.exact = exact || !news && w.exact
+	if !news && from >= w.from {
 		return false
 	}
-	if !w.unnoted.Empty() && w.unnotedOf == w.part {
+	if !w.unnoted.Empty() && w.replacedOf == w.part {
 		from = min(from, w.unnoted.First)
 	}
-	w.replaced, w.unnoted, w.unnotedOf = at, ident.Range{First: from, Next: at}, w.part
-	return true
+	w.replaced, w.replacedOf, w.from, w.unnoted = at, w.part, from, ident.Range{First: from, Next: at}
+	return news
 }
 
-// replacedBelow reports whether that was found about the very position at. Positions behind it have a history of their own.
+// knows reports whether the log was found replaced below the very position at. Positions behind it have a history of
+// their own, and so has a topic that was created again.
+func (w *worker) knows(at int64) bool { return w.replaced == at && w.replacedOf == w.part }
+
+// replacedBelow is knows, for others.
 func (w *worker) replacedBelow(at int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.replaced == at
+	return w.knows(at)
+}
+
+// diverged reports whether a leader epoch told that about the very position at.
+func (w *worker) diverged(at int64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.knows(at) && w.exact
 }
 
 func newWorker(p *Pipeline, k *source.Cursor) *worker {
