@@ -30,7 +30,7 @@ ours away, or brought rows that pass for ours, is named. Needs no running servic
 --deep reads where every row came from: it finds what counts cannot. --against kafka compares that with the log: every
 record that the log still has, up to the committed position, is a row, quarantined, or counted as skipped.
 
-Exit code 0 proven, 1 violated, 2 cannot tell (and why).`,
+Exit code 0 proven, 1 violated, 2 cannot tell (and why), 4 the catalog cannot be reached.`,
 		Example: `  icestream audit -c icestream.yaml shop.orders
   icestream audit -c icestream.yaml shop.orders --against kafka
   icestream audit --dir ./icestream-dev shop.orders --deep -o json`,

@@ -32,7 +32,7 @@ type target struct {
 // flags adds the ways to name an installation.
 func (t *target) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&t.config, "config", "c", os.Getenv(config.EnvFile), "configuration file (default from "+config.EnvFile+")")
-	cmd.Flags().StringVar(&t.dir, "dir", "", "folder of an `icestream dev` run")
+	cmd.Flags().StringVar(&t.dir, "dir", "", "folder of a run of icestream dev")
 	cmd.Flags().StringVar(&t.addr, "addr", "", "address of the service, instead of the configuration's")
 	cmd.Flags().StringArrayVar(&t.set, "set", nil, "override a setting, as path=value")
 }

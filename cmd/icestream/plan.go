@@ -27,7 +27,8 @@ func planCommand() *cobra.Command {
 		Long: `Compare every version of the registry subjects (or a file that is not registered yet) with the live tables, in order and
 each on top of the ones before: columns to add, widen or rename, and what would be refused and why. Then decode the newest
 records of each partition and say how many would be quarantined or wait. Runs with the credentials of the configuration,
-needs no service, and changes nothing. Exit code 0 no breaking change, 1 breaking change, 2 cannot tell.`,
+needs no service, and changes nothing. Exit code 0 no breaking change, 1 breaking change, 2 cannot tell, as when a peer
+cannot be reached.`,
 		Example: `  icestream plan -c icestream.yaml
   icestream plan -c icestream.yaml --pipeline orders --proto order.proto --include ./proto -o json`,
 		Args: noArguments,

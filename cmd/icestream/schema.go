@@ -305,7 +305,7 @@ ingest and every restart agrees. A partition that waits tries again within 10 se
 	}
 	t.flags(cmd)
 	cmd.Flags().StringVar(&req.Pipeline, "pipeline", "", "only what this pipeline brings")
-	cmd.Flags().StringVar(&req.SourceSchema, "schema", "", "only this source schema, as `icestream schema waiting` names it")
+	cmd.Flags().StringVar(&req.SourceSchema, "schema", "", "only this source schema, as icestream schema waiting names it")
 	if action != committerv1.SchemaAction_SCHEMA_ACTION_QUARANTINE {
 		cmd.Flags().StringVar(&req.Column, "column", "", "only this column (or the number path of its field)")
 		cmd.Example += "\n  icestream schema " + verb + " -c icestream.yaml shop.orders --column units"

@@ -43,7 +43,7 @@ func houseSettings() []setting[Config] {
 	type s = setting[Config]
 	return []s{
 		{key: "deployment", at: func(c *Config) any { return &c.Deployment }, doc: "Name of this installation, part of the owner key in every table. Two deployments never write one table.", example: "prod"},
-		{key: "node/data_dir", at: func(c *Config) any { return &c.Node.DataDir }, doc: "Folder for the journal, spill files and the schema cache.", example: "/var/lib/icestream"},
+		{key: "node/data_dir", at: func(c *Config) any { return &c.Node.DataDir }, doc: "Folder for the journal and the schema cache.", example: "/var/lib/icestream"},
 		{key: "node/metrics", at: func(c *Config) any { return &c.Node.Metrics }, doc: "Listen address of /metrics, /healthz, /readyz and /debug/pprof; an empty text switches it off.", example: "127.0.0.1:9464"},
 		{key: "node/log_level", at: func(c *Config) any { return &c.Node.LogLevel }, doc: "Least level that is logged.", values: []string{"debug", "info", "warn", "error"}},
 		{key: "node/log_format", at: func(c *Config) any { return &c.Node.LogFormat }, doc: "Form of log lines.", values: []string{"json", "text"}},
@@ -61,7 +61,7 @@ func houseSettings() []setting[Config] {
 		{key: "limits/committer.bytes", at: func(c *Config) any { return &c.Limits.CommitterBytes }, doc: "Open Parquet writers and held batches, per committer process. At the bound a commit is cut."},
 		{key: "limits/batch.bytes", at: func(c *Config) any { return &c.Limits.BatchBytes }, doc: "Target size of one append from ingest to the buffer."},
 		{key: "limits/record.max", at: func(c *Config) any { return &c.Limits.RecordMax }, doc: "Greatest Kafka record (key, value, headers); larger ones are quarantined. gRPC messages may be four times as large plus 1MiB."},
-		{key: "limits/spill.bytes", at: func(c *Config) any { return &c.Limits.SpillBytes }, doc: "Local spill files under node.data_dir, per process."},
+		{key: "limits/spill.bytes", at: func(c *Config) any { return &c.Limits.SpillBytes }, doc: "Local spill files under node.data_dir, per process. Not used yet: nothing is spilled."},
 		{key: "reads/max_lease", at: func(c *Config) any { return &c.Reads.MaxLease }, doc: "Longest lease of a read; what was reported within it is not expired."},
 	}
 }
