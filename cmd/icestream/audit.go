@@ -45,6 +45,11 @@ Exit code 0 proven, 1 violated, 2 cannot tell (and why), 4 the catalog cannot be
 			}
 			defer closePeers()
 			if against != "" {
+				if t.dir != "" { // a broker that has ended with its run need not be asked partition by partition
+					if err := t.reach(cmd.Context(), c.Kafka.BootstrapServers[0]); err != nil {
+						return err
+					}
+				}
 				log, err := stack.OpenKafkaLog(c)
 				if err != nil {
 					return err

@@ -134,7 +134,7 @@ func (t *target) reach(ctx context.Context, addr string) error {
 		return ctx.Err()
 	case t.dir != "" && t.addr == "":
 		return fault.New(fault.Unavailable, "nothing is running in %s: `%s` goes on with it; "+
-			"read, audit, offsets show, quarantine list and show, schema show and history work without", t.dir, dev.GoOn(t.dir))
+			"read, audit (not --against kafka), offsets show, quarantine list and show, schema show and history work without", t.dir, dev.GoOn(t.dir))
 	default:
 		return fault.New(fault.Unavailable, "nothing answers at %s: is the service running, and is this its address "+
 			"(discovery in the configuration, or --addr)? %w", addr, err)
