@@ -14,6 +14,10 @@ import (
 	"github.com/icestream/icestream/internal/fault"
 )
 
+// followRate is the default of a run without end, in records a second: as fast as
+// it goes would leave the pipeline further behind by the minute.
+const followRate = 1000
+
 func devCommand() *cobra.Command {
 	o := dev.Options{}
 	var plant, format string
@@ -38,15 +42,20 @@ SQLite and a warehouse folder, all on real ports; a generator of realistic Proto
 and the four services over real gRPC. At the end union, files and quarantine are compared with what was
 produced, the table is audited, and the exit code is 0 only if everything is exact.
 
+Ctrl-C ends the production early. What was produced until then is committed and verified like any other run, and
+the exit code is the one of this verification: 0 when everything is exact, 1 when not.
+
 With -o json every line is one object; the first (event started) has every endpoint.`,
 		Example: `  icestream dev
-  icestream dev --follow --rate 1000
+  icestream dev --follow --rate 5000
   icestream dev --plant lose          # shows that the verification can fail
   icestream dev --config my.yaml --no-generator --follow -o json`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Plant = catalog.Fault(plant)
-			if err := errors.Join(checkPlant(o.Plant), checkDev(o)); err != nil {
+			given := cmd.Flags().Changed
+			o.Rate = paced(o, given("rate"))
+			if err := errors.Join(checkPlant(o.Plant), checkDev(o, given("records"))); err != nil {
 				return err
 			}
 			for _, p := range ports {
@@ -61,8 +70,8 @@ With -o json every line is one object; the first (event started) has every endpo
 	}
 	f := cmd.Flags()
 	f.Int64Var(&o.Records, "records", 200_000, "records to produce; the run ends by itself")
-	f.BoolVar(&o.Follow, "follow", false, "produce until Ctrl-C")
-	f.Float64Var(&o.Rate, "rate", 0, "records a second (default as fast as it goes)")
+	f.BoolVar(&o.Follow, "follow", false, "produce until Ctrl-C, 1000 records a second unless --rate says otherwise")
+	f.Float64Var(&o.Rate, "rate", 0, "records a second; 0 is as fast as it goes (default that, with --follow 1000)")
 	f.StringVar(&o.Dir, "dir", "./icestream-dev", "folder of the run")
 	f.BoolVar(&o.Keep, "keep", false, "continue with what the last run left in the folder, instead of clearing it")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the generator")
@@ -99,9 +108,18 @@ func program() string {
 	return os.Args[0]
 }
 
+// paced is the rate of a run; given says whether the user chose it.
+func paced(o dev.Options, given bool) float64 {
+	if o.Follow && !given {
+		return followRate
+	}
+	return o.Rate
+}
+
 // checkDev refuses what does not belong together, and numbers that would be taken
-// for something else: a run of no records has no end.
-func checkDev(o dev.Options) error {
+// for something else: a run of no records has no end. records says whether the user
+// gave a number of them.
+func checkDev(o dev.Options, records bool) error {
 	switch {
 	case o.NoGenerator && !o.Follow:
 		return fault.New(fault.InvalidArgument, "--no-generator needs --follow: without a generator nothing says when a run is over")
@@ -111,6 +129,10 @@ func checkDev(o dev.Options) error {
 		return fault.New(fault.InvalidArgument, "--plant needs the generator: only what it produced is known, so only there a fault can be told")
 	case o.Records < 1:
 		return fault.New(fault.InvalidArgument, "--records %d: want at least one; --follow produces without end", o.Records)
+	case o.Follow && records:
+		return fault.New(fault.InvalidArgument, "--records and --follow do not go together: a run either ends after so many records or produces until Ctrl-C")
+	case o.Follow && o.Plant != "":
+		return fault.New(fault.InvalidArgument, "--plant and --follow do not go together: the fault is planted at the end of a run; leave --follow out")
 	case o.Rate < 0:
 		return fault.New(fault.InvalidArgument, "--rate %v: want records a second, or 0 for as fast as it goes", o.Rate)
 	default:

@@ -27,6 +27,14 @@ func icestream(t *testing.T, args ...string) (code run.Code, out, errs string) {
 	return code, o.String(), e.String()
 }
 
+// As fast as it goes, a run without end would leave the pipeline behind without bound.
+func TestARunWithoutEndIsPacedUnlessTheUserChoosesTheRate(t *testing.T) {
+	require.InDelta(t, 0, paced(dev.Options{}, false), 0)
+	require.InDelta(t, 1000, paced(dev.Options{Follow: true}, false), 0)
+	require.InDelta(t, 0, paced(dev.Options{Follow: true}, true), 0)
+	require.InDelta(t, 50, paced(dev.Options{Follow: true, Rate: 50}, true), 0)
+}
+
 func TestWrongUsageEndsWithTwoAndSaysWhatIsRight(t *testing.T) {
 	for _, c := range []struct {
 		args []string
@@ -43,6 +51,8 @@ func TestWrongUsageEndsWithTwoAndSaysWhatIsRight(t *testing.T) {
 		{[]string{"dev", "--no-generator"}, "--follow"},
 		{[]string{"dev", "--config", "x.yaml"}, "--no-generator"},
 		{[]string{"dev", "--config", "x.yaml", "--no-generator", "--follow", "--plant", "lose"}, "--plant needs the generator"},
+		{[]string{"dev", "--follow", "--records", "500"}, "--records and --follow do not go together"},
+		{[]string{"dev", "--follow", "--plant", "lose"}, "--plant and --follow do not go together"},
 		{[]string{"dev", "--records", "0"}, "want at least one; --follow"},
 		{[]string{"dev", "--records", "-5"}, "want at least one; --follow"},
 		{[]string{"dev", "--rate", "-1"}, "--rate -1"},

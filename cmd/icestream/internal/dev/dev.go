@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/icestream/icestream/internal/boot"
@@ -160,6 +161,10 @@ func (r *runner) configure() (*config.Config, error) {
 	var warnings config.Warnings
 	if r.o.Config != "" {
 		c, warnings, err = config.Load(r.o.Config, os.Environ(), overrides)
+		// As it is without dev: what is wrong with it, the other one says.
+		if theirs, _, err := config.Load(r.o.Config, os.Environ(), nil); err == nil {
+			warnings = append(warnings, ownPeers(r.o.Config, theirs)...)
+		}
 	} else {
 		c, warnings, err = config.Parse("dev", []byte(pipelinesText), nil, overrides)
 	}
@@ -169,6 +174,24 @@ func (r *runner) configure() (*config.Config, error) {
 	}
 	r.warnings = warnings
 	return c, nil
+}
+
+// ownPeers warns of peers that a configuration names and a run does not use.
+func ownPeers(path string, c *config.Config) config.Warnings {
+	var named []string
+	if len(c.Kafka.BootstrapServers) > 0 {
+		named = append(named, "kafka")
+	}
+	if len(c.Registry.URLs) > 0 {
+		named = append(named, "registry")
+	}
+	if c.Catalog.URI != "" || c.Catalog.Warehouse != "" {
+		named = append(named, "catalog")
+	}
+	if len(named) == 0 {
+		return nil
+	}
+	return config.Warnings{{Where: path, What: "the addresses of " + strings.Join(named, ", ") + " are not used: dev has its own"}}
 }
 
 // warn shows what is odd about the configuration.
@@ -207,9 +230,6 @@ func (r *runner) announce() error {
 
 // produce starts the generator; done is closed when it has ended.
 func (r *runner) produce(ctx context.Context) (p *orders.Producer, done <-chan error, err error) {
-	if err := r.peers.kafka.EnsureTopic(topic, partitions); err != nil {
-		return nil, nil, err
-	}
 	id, err := r.peers.register(ctx, topic+"-value", orders.Schema())
 	if err != nil {
 		return nil, nil, err

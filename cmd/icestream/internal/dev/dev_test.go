@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -14,6 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
+	typesv1 "github.com/icestream/icestream/gen/go/icestream/types/v1"
+	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/devpeers"
 )
 
@@ -86,6 +90,86 @@ func TestWarningsComeBehindTheEndpoints(t *testing.T) {
 	lines := strings.Split(out.String(), "\n")
 	require.Contains(t, lines[0], `"event":"started"`)
 	require.Contains(t, lines[1], `"event":"warning"`)
+}
+
+// Whoever tries a configuration of real peers must not take the run for one on them.
+func TestPeersOfTheUsersFileThatAreNotUsedAreNamed(t *testing.T) {
+	const pipelines = "pipelines: [{ name: p, topics: [p], table: a.p }]\n"
+	for text, named := range map[string]string{
+		"":                            "",
+		"kafka: { group.id: mine }\n": "",
+		"kafka: { bootstrap.servers: b:9092 }\ncatalog: { uri: \"http://c:8181\" }\n": "kafka, catalog are not used",
+		"registry: { url: \"http://r:8081\" }\n":                                      "registry are not used",
+	} {
+		path := filepath.Join(t.TempDir(), "my.yaml")
+		require.NoError(t, os.WriteFile(path, []byte(text+pipelines), 0o600))
+		c, _, err := config.Load(path, nil, nil)
+		require.NoError(t, err)
+		warnings := ownPeers(path, c)
+		if named == "" {
+			require.Empty(t, warnings)
+			continue
+		}
+		require.Len(t, warnings, 1)
+		require.Equal(t, path+": the addresses of "+named+": dev has its own", fmt.Sprint(warnings[0]))
+	}
+}
+
+// The services answer late at the start, and their answer is older than what is produced.
+func TestWhatIsProducedAndNotVisibleIsLagAndNeverFresh(t *testing.T) {
+	for name, c := range map[string]struct {
+		at    Stats
+		age   *float64
+		lag   int64
+		fresh *float64
+	}{
+		"nothing yet":                       {at: Stats{}},
+		"nothing visible":                   {at: Stats{Produced: 3000}, lag: 3000},
+		"rows of earlier runs only":         {at: Stats{Produced: 237_232, Visible: 200_000}, lag: 37_232},
+		"the last answer is too good":       {at: Stats{Produced: 20, Visible: 10, HotFreshness: new(0.0)}, lag: 10},
+		"behind, and how old is known":      {at: Stats{Produced: 20, Visible: 10}, age: new(0.5), lag: 10, fresh: new(0.5)},
+		"the broker has more than was told": {at: Stats{Produced: 10, Visible: 10, Lag: 4}, age: new(0.5), lag: 4, fresh: new(0.5)},
+		"everything":                        {at: Stats{Produced: 10, Visible: 10}, age: new(60.0), fresh: new(0.0)},
+		"more than the ledger knows":        {at: Stats{Produced: 8, Visible: 10}, age: new(60.0), fresh: new(0.0)},
+	} {
+		c.at.judge(c.age)
+		require.Equal(t, c.lag, c.at.Lag, name)
+		require.Equal(t, c.fresh, c.at.HotFreshness, name)
+	}
+}
+
+func TestTheFirstHotRowIsOneOfThisRun(t *testing.T) {
+	at := func(visible ...int64) []*readstatev1.PartitionStatus {
+		var out []*readstatev1.PartitionStatus
+		for n, v := range visible {
+			out = append(out, &readstatev1.PartitionStatus{Partition: &typesv1.Partition{Topic: topic, Number: int32(n)}, Visible: v})
+		}
+		return out
+	}
+	require.False(t, beyond([]int64{0, 0}, nil))
+	require.False(t, beyond([]int64{0, 0}, at(0, 0)))
+	require.True(t, beyond([]int64{0, 0}, at(0, 1)))
+	require.False(t, beyond([]int64{40, 30}, at(40, 30)), "rows of earlier runs, kept")
+	require.False(t, beyond([]int64{40, 30}, at(10, 30)), "rows of earlier runs, still being recovered")
+	require.True(t, beyond([]int64{40, 30}, at(40, 31)))
+}
+
+// A random moment rarely falls into a run of a second; its rows are read while they are hot all the same.
+func TestAShortRunIsReadFromBeforeItsEnd(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, Run(t.Context(), Options{Dir: filepath.Join(t.TempDir(), "run"), Records: 3, JSON: true, Out: &out}))
+	var last struct {
+		Event string `json:"event"`
+		Reads int64  `json:"reads_checked"`
+	}
+	for line := range strings.Lines(out.String()) {
+		require.NoError(t, json.Unmarshal([]byte(line), &last))
+		if last.Event == "verified" {
+			require.Positive(t, last.Reads, "%s", line)
+			return
+		}
+	}
+	t.Fatalf("the run verified nothing:\n%s", &out)
 }
 
 // A run whose table belongs to another deployment can land nothing, and says early why, and again at its end.

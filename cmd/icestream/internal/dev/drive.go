@@ -29,6 +29,9 @@ import (
 // finalTimeout bounds the last commits and checks of a run.
 const finalTimeout = 5 * time.Minute
 
+// firstReadTimeout bounds the wait for the first read of a short run.
+const firstReadTimeout = 10 * time.Second
+
 // quietTime is how long a run may get nowhere until it says what is not ready.
 const quietTime = 5 * time.Second
 
@@ -45,8 +48,10 @@ type driver struct {
 	reader *grpc.ClientConn
 
 	readsChecked atomic.Int64
+	reading      chan struct{} // holds one while a read is under way: two would only slow each other
 	mu           sync.Mutex
 	last         Stats
+	began        []int64 // by partition: the positions that this run began with
 	lastSnapshot int64
 	lastCommit   time.Time
 	firstHot     time.Duration
@@ -69,7 +74,7 @@ func (r *runner) drive(outer, inner context.Context) error {
 	defer func() { _ = writer.Close() }()
 	d := &driver{
 		runner: r, reads: readstatev1.NewReadStateServiceClient(reader), reader: reader,
-		admin: committerv1.NewAdminServiceClient(writer),
+		admin: committerv1.NewAdminServiceClient(writer), reading: make(chan struct{}, 1),
 	}
 	if r.o.NoGenerator {
 		return d.own(outer, inner)
@@ -85,6 +90,10 @@ func (r *runner) drive(outer, inner context.Context) error {
 // generated runs the generator and proves that everything came through.
 func (d *driver) generated(outer, inner context.Context) error {
 	before := d.ledger.Total() // by earlier runs, with --keep
+	if err := d.peers.kafka.EnsureTopic(topic, partitions); err != nil {
+		return err
+	}
+	d.began = d.peers.kafka.EndOffsets(topic)
 	producer, produced, err := d.produce(outer)
 	if err != nil {
 		return err
@@ -102,12 +111,17 @@ func (d *driver) generated(outer, inner context.Context) error {
 		err = fault.New(fault.Stopped, "the services ended before the run did: see %s", logFile)
 	}
 	if err == nil || (outer.Err() != nil && !errors.Is(err, fault.Of(fault.Corrupt))) {
-		d.view.say("produced", fmt.Sprintf("produced %s records; committing and verifying", count(d.ledger.Total())),
+		d.view.say("produced", fmt.Sprintf("produced %s; committing and verifying", many(d.ledger.Total(), "record")),
 			map[string]any{"records": d.ledger.Total()})
-		err = d.settle(work)
+		if err = d.readBeforeTheEnd(work); err == nil {
+			err = d.settle(work)
+		}
 	}
 	stop()
 	wg.Wait()
+	if err == nil && len(faults) > 0 { // found while the last commits were made
+		err = <-faults
+	}
 	if err != nil {
 		return err
 	}
@@ -173,10 +187,12 @@ func (d *driver) measure(ctx context.Context, produced int64) Stats {
 	defer d.mu.Unlock()
 	s := d.last
 	s.Elapsed, s.Produced, s.Reads = time.Since(d.started), produced, d.readsChecked.Load()
+	s.Quarantined = d.ledger.Count(orders.OutcomeQuarantine)
 	call, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	desc, err := d.reads.DescribeTable(call, &readstatev1.DescribeTableRequest{Table: tableName})
 	if err != nil {
+		s.judge(nil)
 		return s // not there yet, or recovering; status tells
 	}
 	now := time.Now()
@@ -191,32 +207,46 @@ func (d *driver) measure(ctx context.Context, produced int64) Stats {
 		}
 	}
 	s.Hot = desc.GetSummary().GetHotRows()
-	if s.Visible > 0 && d.firstHot == 0 {
+	if d.firstHot == 0 && beyond(d.began, desc.GetPartitions()) {
 		d.firstHot = time.Since(d.started)
 		d.view.say("first_hot_row", fmt.Sprintf("first hot row after %.1f s", d.firstHot.Seconds()), map[string]any{"seconds": d.firstHot.Seconds()})
 	}
 	if id := desc.GetCommit().GetSnapshotId(); id != d.lastSnapshot {
 		if s.Committed > d.last.Committed {
-			s.Commits++
+			if s.Committed > sum(d.began) { // with --keep the table begins with the commits of earlier runs
+				s.Commits++
+			}
 			d.lastCommit = time.UnixMicro(desc.GetCommit().GetCommitTime())
 		}
 		d.lastSnapshot = id
 	}
-	// A reader who sees everything is as fresh as can be, however old that is.
-	s.HotFreshness, s.CommittedFreshness = nil, nil
-	switch {
-	case s.Visible == 0:
-	case s.Lag == 0:
-		s.HotFreshness = new(0.0)
-	case !newest.IsZero():
-		s.HotFreshness = new(max(0, now.Sub(newest).Seconds()))
+	var old *float64
+	if !newest.IsZero() {
+		old = new(max(0, now.Sub(newest).Seconds()))
 	}
+	s.judge(old)
+	s.CommittedFreshness = nil
 	if !d.lastCommit.IsZero() {
 		s.CommittedFreshness = new(now.Sub(d.lastCommit).Seconds())
 	}
-	s.Quarantined = d.ledger.Count(orders.OutcomeQuarantine)
 	d.last = s
 	return s
+}
+
+func sum(offsets []int64) (total int64) {
+	for _, o := range offsets {
+		total += o
+	}
+	return total
+}
+
+// beyond tells whether something is visible that was not there when the run
+// began: with --keep the rows of earlier runs are visible at once.
+func beyond(began []int64, now []*readstatev1.PartitionStatus) bool {
+	return slices.ContainsFunc(now, func(p *readstatev1.PartitionStatus) bool {
+		n := int(p.GetPartition().GetNumber())
+		return n < len(began) && p.GetVisible() > began[n]
+	})
 }
 
 // readAtRandom reads the union at random moments and compares it with the
@@ -237,21 +267,61 @@ func (d *driver) readAtRandom(ctx context.Context, faults chan<- error) {
 		case <-time.After(pause):
 		}
 		began := time.Now()
-		report, err := d.check.union(ctx)
+		err := d.readOnce(ctx, false)
 		took = time.Since(began)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil && retryable(err):
-			continue
-		case err != nil:
-			faults <- err
-			return
-		case !report.OK():
-			faults <- violated("a read while records flowed differs from what was produced", report)
+		if ctx.Err() != nil {
 			return
 		}
+		if err != nil && !retryable(err) {
+			faults <- err
+			return
+		}
+	}
+}
+
+// readOnce compares one read of the union with the ledger. A read that saw no row
+// is no proof of anything, and is not counted. With first only the first of a run
+// is made: one that was under way already will do.
+func (d *driver) readOnce(ctx context.Context, first bool) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case d.reading <- struct{}{}:
+	}
+	defer func() { <-d.reading }()
+	if first && d.readsChecked.Load() > 0 {
+		return nil
+	}
+	report, err := d.check.union(ctx)
+	switch {
+	case err != nil:
+		return err
+	case !report.OK():
+		return violated("a read while records flowed differs from what was produced", report)
+	case report.Seen > 0:
 		d.readsChecked.Add(1)
+	}
+	return nil
+}
+
+// readBeforeTheEnd makes sure that a run too short for a random moment is read
+// from while its rows are hot. It gives up where nothing can be read: what
+// is wrong then, the last commits tell.
+func (d *driver) readBeforeTheEnd(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, firstReadTimeout)
+	defer cancel()
+	for {
+		if d.readsChecked.Load() > 0 {
+			return nil
+		}
+		if err := d.readOnce(ctx, true); err != nil && ctx.Err() == nil && !retryable(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
 }
 
@@ -397,13 +467,13 @@ func (d *driver) summary(union, files, quarantine orders.Report) string {
 	}
 	return fmt.Sprintf(`verified against the generator's ledger, as multisets of (partition, offset, row checksum):
   reads while records flowed   %s
-  union of hot and cold        %s: %s rows
-  files of the table           %s: %s rows, read without our code
-  quarantine                   %s: %s records, byte for byte
-  skipped                      %s tombstones
+  union of hot and cold        %s: %s
+  files of the table           %s: %s, read without our code
+  quarantine                   %s: %s, byte for byte
+  skipped                      %s
   time                         first hot row after %.1f s, everything after %.1f s`,
-		reads, mark(union.OK()), count(union.Seen), mark(files.OK()), count(files.Seen), mark(quarantine.OK()),
-		count(quarantine.Seen), count(d.ledger.Count(orders.OutcomeSkip)), d.firstHot.Seconds(), time.Since(d.started).Seconds())
+		reads, mark(union.OK()), many(union.Seen, "row"), mark(files.OK()), many(files.Seen, "row"), mark(quarantine.OK()),
+		many(quarantine.Seen, "record"), many(d.ledger.Count(orders.OutcomeSkip), "tombstone"), d.firstHot.Seconds(), time.Since(d.started).Seconds())
 }
 
 // next is ready to paste once the run has ended.

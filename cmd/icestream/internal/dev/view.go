@@ -24,7 +24,7 @@ type Stats struct {
 	Commits     int64         `json:"commits"`
 	Reads       int64         `json:"reads_checked"`
 	// Freshness of what a reader sees, hot and from the snapshot alone, in
-	// seconds; null while there is nothing to see.
+	// seconds; null while there is nothing to see, or nobody knows.
 	HotFreshness       *float64 `json:"hot_freshness_seconds"`
 	CommittedFreshness *float64 `json:"committed_freshness_seconds"`
 }
@@ -62,17 +62,32 @@ func newView(out io.Writer, asJSON bool, width func() int) view {
 	}
 }
 
+// judge sets lag and freshness. What the services answer may be older than what
+// is produced, or miss: then what is not visible is behind, and nothing is fresh
+// for it. age is that of the newest visible row, nil where it is not known.
+func (s *Stats) judge(age *float64) {
+	s.Lag = max(s.Lag, s.Produced-s.Visible, 0)
+	switch {
+	case s.Visible == 0:
+		s.HotFreshness = nil
+	case s.Lag == 0: // a reader who sees everything is as fresh as can be, however old that is
+		s.HotFreshness = new(0.0)
+	default:
+		s.HotFreshness = age
+	}
+}
+
 // lines are short, so that a terminal of 80 columns shows them whole.
 func (s Stats) lines() []string {
 	return []string{
 		fmt.Sprintf("produced %s · hot %s · committed %s · quarantined %s", count(s.Produced), count(s.Hot), count(s.Committed), count(s.Quarantined)),
 		fmt.Sprintf("lag %s · fresh %s hot, %s committed", count(s.Lag), age(s.HotFreshness), age(s.CommittedFreshness)),
-		fmt.Sprintf("%d commits · %d reads exact", s.Commits, s.Reads),
+		fmt.Sprintf("%s · %s exact", many(s.Commits, "commit"), many(s.Reads, "read")),
 	}
 }
 
 func (t TableStats) line() string {
-	return fmt.Sprintf("%s: %s hot rows · snapshot %d · %s", t.Table, count(t.HotRows), t.Snapshot, t.State)
+	return fmt.Sprintf("%s: %s · snapshot %d · %s", t.Table, many(t.HotRows, "hot row"), t.Snapshot, t.State)
 }
 
 func tableLines(tables []TableStats, waiting []string) []string {
@@ -102,6 +117,14 @@ func count(n int64) string {
 		b.WriteRune(r)
 	}
 	return b.String()
+}
+
+// many prints a number of things, each called what.
+func many(n int64, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return count(n) + " " + what
 }
 
 // age prints seconds for people; "–" where there is nothing to be fresh.
