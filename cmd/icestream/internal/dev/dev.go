@@ -72,7 +72,8 @@ type Options struct {
 	Ports   Ports
 	Out     io.Writer
 
-	settle time.Duration // bounds the last commits; 0 is finalTimeout
+	settle    time.Duration // bounds the last commits; 0 is finalTimeout
+	firstRead time.Duration // bounds the wait for a read; 0 is firstReadTimeout
 }
 
 // Run carries a whole run out. The error is nil only if everything was verified

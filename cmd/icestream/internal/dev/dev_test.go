@@ -157,7 +157,7 @@ func TestTheFirstHotRowIsOneOfThisRun(t *testing.T) {
 // A random moment rarely falls into a run of a second; its rows are read while they are hot all the same.
 func TestAShortRunIsReadFromBeforeItsEnd(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, Run(t.Context(), Options{Dir: filepath.Join(t.TempDir(), "run"), Records: 3, JSON: true, Out: &out}))
+	require.NoError(t, Run(t.Context(), Options{Dir: filepath.Join(t.TempDir(), "run"), Records: 3, JSON: true, Out: &out, firstRead: time.Minute}))
 	var last struct {
 		Event string `json:"event"`
 		Reads int64  `json:"reads_checked"`
@@ -178,7 +178,7 @@ func TestARunThatGetsNowhereSaysWhatIsNotReady(t *testing.T) {
 	require.NoError(t, Run(t.Context(), Options{Dir: dir, Records: 1, Out: io.Discard}))
 	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(pipelinesText, "deployment: dev", "deployment: other", 1)), 0o600))
 	var out bytes.Buffer
-	err := Run(t.Context(), Options{Dir: dir, Keep: true, Config: path, Records: 1, Out: &out, settle: quietTime + 2*time.Second})
+	err := Run(t.Context(), Options{Dir: dir, Keep: true, Config: path, Records: 1, Out: &out, settle: quietTime + 2*time.Second, firstRead: 1})
 	const why = `pipeline "orders" of this table belongs to dev/`
 	require.ErrorContains(t, err, "not ready are")
 	require.ErrorContains(t, err, why)

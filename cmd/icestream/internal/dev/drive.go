@@ -308,7 +308,7 @@ func (d *driver) readOnce(ctx context.Context, first bool) error {
 // from while its rows are hot. It gives up where nothing can be read: what
 // is wrong then, the last commits tell.
 func (d *driver) readBeforeTheEnd(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, firstReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(d.o.firstRead, firstReadTimeout))
 	defer cancel()
 	for {
 		if d.readsChecked.Load() > 0 {
