@@ -194,8 +194,7 @@ func TestRetentionThatOvertakesTheReader(t *testing.T) {
 					require.Equal(t, fmt.Sprintf("o%d", o), got[o])
 				}
 			}
-			n, _ := i.metrics.Value("icestream_ingest_lost_offsets_total", "p", "orders", "0")
-			require.InDelta(t, lost, n, 0)
+			w.awaitLost(i, lost)
 		})
 	}
 }

@@ -554,6 +554,15 @@ func (w *world) await(what string, ok func() bool) {
 	require.Empty(w.t, w.broken)
 }
 
+// awaitLost waits until so many offsets of partition 0 are counted as lost: the answers of the log are on their way.
+func (w *world) awaitLost(i *instance, want int) {
+	w.t.Helper()
+	w.await(fmt.Sprintf("%d offsets lost", want), func() bool {
+		n, _ := i.metrics.Value("icestream_ingest_lost_offsets_total", "p", "orders", "0")
+		return int(n) == want
+	})
+}
+
 // appended waits until the log holds everything below next in the partition.
 func (w *world) appended(partition int32, next int64) {
 	w.t.Helper()

@@ -31,7 +31,6 @@ func (s *session) checkLoss(ctx context.Context, epoch int32) error {
 				source.ErrOutOfRange, s.part, l.LogStart, at, l.LogStart-1)}
 		}
 		s.w.p.c.Log.Error("offsets are lost", "partition", s.part.String(), "from", at, "to", l.LogStart-1)
-		s.w.m.lost(l.LogStart - at)
 		s.b.Lost(l.LogStart)
 		return s.send(ctx)
 	case at > l.StableEnd:
@@ -59,7 +58,7 @@ func (s *session) replaced(at, from int64, exact bool) {
 	if !s.w.noteReplaced(from, at, exact) {
 		return
 	}
-	s.w.m.lost(0)
+	s.w.m.lost()
 	s.w.p.c.Log.Error("the Kafka log was truncated below what was read: records that took those offsets since are not read",
 		"partition", s.part.String(), "from", from, "read_to", at)
 }
@@ -108,7 +107,7 @@ func (s *session) explain(err error) error {
 			s.w.p.consumer.Readopt(s.part.Topic)
 			return err
 		}
-		s.w.m.lost(0)
+		s.w.m.lost()
 		if s.continues() {
 			s.w.p.c.Log.Error("topic was created again; reading the new one from its beginning", "partition", s.part.String(), "error", err)
 			s.w.p.consumer.Readopt(s.part.Topic)

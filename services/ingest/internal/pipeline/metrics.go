@@ -105,10 +105,8 @@ func (pm *partitionMetrics) invalid(reason string) {
 	pm.m.Counter(decodeErrors(), pm.pipeline, pm.topic, reason).Inc()
 }
 
-func (pm *partitionMetrics) lost(offsets int64) {
-	pm.loss.Inc()
-	pm.lostOffsets.Add(float64(offsets))
-}
+// lost counts a loss that takes no offsets.
+func (pm *partitionMetrics) lost() { pm.loss.Inc() }
 
 // stored counts what an acknowledged entry held.
 func (pm *partitionMetrics) stored(h *event.Header, reasons map[string]int64) {
@@ -118,6 +116,10 @@ func (pm *partitionMetrics) stored(h *event.Header, reasons map[string]int64) {
 	}
 	for _, s := range h.Skips {
 		pm.m.Counter(skipped(), pm.pipeline, pm.topic, s.Reason.String()).Add(float64(s.Len()))
+		if s.Reason == event.SkipLost { // not when it is found: an entry may be refused, and the next begins elsewhere
+			pm.loss.Inc()
+			pm.lostOffsets.Add(float64(s.Len()))
+		}
 	}
 }
 
