@@ -27,19 +27,19 @@ import (
 	iceio "github.com/apache/iceberg-go/io"
 )
 
-var registering sync.Mutex
+var registering sync.Once
 
 // Register makes FS the file system of the scheme "file" and of bare paths for
 // the whole process. It may be called any number of times, by anybody.
 func Register() {
-	registering.Lock()
-	defer registering.Unlock()
-	for _, scheme := range []string{"file", ""} {
-		iceio.Unregister(scheme)
-		iceio.Register(scheme, func(context.Context, *url.URL, map[string]string) (iceio.IO, error) {
-			return FS{}, nil
-		})
-	}
+	registering.Do(func() { // again, somebody might find neither
+		for _, scheme := range []string{"file", ""} {
+			iceio.Unregister(scheme)
+			iceio.Register(scheme, func(context.Context, *url.URL, map[string]string) (iceio.IO, error) {
+				return FS{}, nil
+			})
+		}
+	})
 }
 
 // FS implements the Iceberg library's file interfaces over the local disk.

@@ -91,3 +91,24 @@ func TestRegisteringTwiceIsHarmless(t *testing.T) {
 	require.NoError(t, err)
 	require.IsType(t, FS{}, got)
 }
+
+// A process may open a second lake while the first one is at work.
+func TestRegisteringAgainIsSeenByNobody(t *testing.T) {
+	Register()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 200_000 {
+			Register()
+		}
+	}()
+	for {
+		_, err := iceio.LoadFS(t.Context(), nil, "file:///a")
+		require.NoError(t, err)
+		select {
+		case <-done:
+			return
+		default:
+		}
+	}
+}

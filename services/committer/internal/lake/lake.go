@@ -28,6 +28,7 @@ import (
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/near"
 	"github.com/icestream/icestream/internal/run"
+	"github.com/icestream/icestream/internal/s3file"
 	"github.com/icestream/icestream/internal/schema"
 )
 
@@ -88,6 +89,7 @@ type opener func(ctx context.Context) (catalog.Catalog, error)
 // catalog is away (G11).
 func Open(_ context.Context, cfg Config, log *slog.Logger) (*Lake, error) {
 	icefile.Register()
+	s3file.Register()
 	cfg.Timeouts = cfg.Timeouts.withDefaults()
 	cfg.Properties = maps.Clone(cfg.Properties)
 	if cfg.Properties == nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/apache/iceberg-go/utils"
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
-	"github.com/aws/smithy-go/middleware"
 )
 
 // These bound the requests of the S3 client, which by itself waits for ever:
@@ -75,29 +74,9 @@ func (c *s3Config) get(ctx context.Context, lake Config) (*aws.Config, error) {
 		}).
 		WithDialerOptions(func(d *net.Dialer) { d.Timeout = dialTimeout })
 	cfg.RetryMaxAttempts = s3Attempts
-	cfg.APIOptions = append(cfg.APIOptions, unmistakable)
 	c.cfg = cfg
 	return cfg, nil
 }
-
-// unmistakable keeps a failure of S3 from passing for a file that is not there: the
-// library below takes any whose text has "301" in it for one of a missing bucket, be
-// that in the name of the file, in the address of the store or in a request id.
-func unmistakable(stack *middleware.Stack) error {
-	return stack.Initialize.Add(middleware.InitializeMiddlewareFunc("icestream/unmistakable",
-		func(ctx context.Context, in middleware.InitializeInput, next middleware.InitializeHandler) (middleware.InitializeOutput, middleware.Metadata, error) {
-			out, meta, err := next.HandleInitialize(ctx, in)
-			if err != nil {
-				err = s3Error{err}
-			}
-			return out, meta, err
-		}), middleware.Before)
-}
-
-type s3Error struct{ err error }
-
-func (e s3Error) Error() string { return strings.ReplaceAll(e.err.Error(), "301", "30%31") }
-func (e s3Error) Unwrap() error { return e.err }
 
 // exists reports whether a file is there. An error means that nobody knows.
 func exists(files iceio.IO, path string) (bool, error) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/readapi"
+	"github.com/icestream/icestream/internal/s3file"
 )
 
 // loadTimeout bounds the reading of one metadata file.
@@ -57,6 +58,7 @@ var _ readapi.Cold = (*Lake)(nil)
 
 // New returns a reader. Nothing is contacted yet. A nil log discards.
 func New(cfg Config, log *slog.Logger) *Lake {
+	s3file.Register()
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}

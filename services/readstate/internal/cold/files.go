@@ -13,7 +13,6 @@ import (
 	"github.com/apache/iceberg-go/catalog"
 	_ "github.com/apache/iceberg-go/catalog/rest" // makes type rest known to catalog.Load
 	iceio "github.com/apache/iceberg-go/io"
-	_ "github.com/apache/iceberg-go/io/gocloud/s3" // makes s3 locations known
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/icestream/icestream/internal/icefile"
