@@ -167,8 +167,7 @@ func (s *session) edge() (at int64, inside bool) {
 }
 
 func (s *session) take(ctx context.Context, f *source.Fetch) error {
-	for i := range f.Records {
-		r := &f.Records[i]
+	for r := range f.Records() {
 		if r.Offset < s.b.Next() {
 			continue // a broker may return a whole batch around the offset that was asked for
 		}
@@ -191,8 +190,8 @@ func (s *session) take(ctx context.Context, f *source.Fetch) error {
 			}
 		}
 	}
-	if n := len(f.Records); n > 0 {
-		s.w.took(s.b.Next(), f.Records[n-1].Time)
+	if n := f.Len(); n > 0 {
+		s.w.took(s.b.Next(), f.LastTime())
 		s.w.m.read(n, f.Bytes)
 	}
 	return nil

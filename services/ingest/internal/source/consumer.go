@@ -85,7 +85,6 @@ type Consumer struct {
 	seat  *seat // nil: none
 	probe bool  // looks once
 
-	slices   slicePool
 	closing  atomic.Bool
 	closed   chan struct{} // closed after Close
 	perQueue atomic.Int64
@@ -240,7 +239,7 @@ func (c *Consumer) deliver(t kgo.FetchTopic, p *kgo.FetchPartition) {
 		recycle(p.Records)
 		return
 	}
-	k.deliver(t.TopicID, p, &c.slices)
+	k.deliver(t.TopicID, p)
 }
 
 // takeCommands returns the waiting commands; a later one calls wake.

@@ -1,11 +1,13 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -136,9 +138,10 @@ func read(t *testing.T, k *Cursor, n int) []batch.Record {
 		f, err := k.Take()
 		require.NoError(t, err)
 		if f != nil {
-			for _, r := range f.Records {
-				r.Key, r.Value = append([]byte(nil), r.Key...), append([]byte(nil), r.Value...)
-				out = append(out, r)
+			for r := range f.Records() {
+				c := *r
+				c.Key, c.Value, c.Headers = bytes.Clone(r.Key), bytes.Clone(r.Value), slices.Clone(r.Headers)
+				out = append(out, c)
 			}
 			f.Release()
 			continue

@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"fmt"
+	"iter"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -14,17 +15,35 @@ import (
 // Fetch is a run of records of one partition in offset order. It is borrowed: Release gives its memory back, and no
 // record may be used afterwards.
 type Fetch struct {
-	Records []batch.Record
-	Bytes   int64
-	cursor  *Cursor
-	raw     []*kgo.Record
+	Bytes int64
+
+	raw []*kgo.Record
+	one batch.Record // what Records shows
 }
+
+// Len is the number of records.
+func (f *Fetch) Len() int { return len(f.raw) }
+
+// Records yields the records, each in the place of the one before it. A copy of all of them would be most of what the
+// collector has to look through.
+func (f *Fetch) Records() iter.Seq[*batch.Record] {
+	return func(yield func(*batch.Record) bool) {
+		for _, r := range f.raw {
+			f.one = recordOf(r, f.one.Headers[:0])
+			if !yield(&f.one) {
+				return
+			}
+		}
+	}
+}
+
+// LastTime is the time of the last record in milliseconds since the epoch.
+func (f *Fetch) LastTime() int64 { return f.raw[len(f.raw)-1].Timestamp.UnixMilli() }
 
 // Release gives the memory of the records back to the client.
 func (f *Fetch) Release() {
 	recycle(f.raw)
-	f.cursor.c.slices.put(f.Records)
-	f.raw, f.Records = nil, nil
+	f.raw, f.one = nil, batch.Record{}
 }
 
 // recycle gives records that nobody will read, or read any more, back to the client.
@@ -159,7 +178,7 @@ func (k *Cursor) resume() {
 func (k *Cursor) tps() map[string][]int32 { return map[string][]int32{k.Topic: {k.Number}} }
 
 // deliver queues what a poll returned of the topic with that id, zero where the brokers do not say.
-func (k *Cursor) deliver(id ident.UUID, p *kgo.FetchPartition, pool *slicePool) {
+func (k *Cursor) deliver(id ident.UUID, p *kgo.FetchPartition) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	// Sought away or revoked meanwhile, or behind an error: after it found that the log was replaced, the client goes on
@@ -180,8 +199,7 @@ func (k *Cursor) deliver(id ident.UUID, p *kgo.FetchPartition, pool *slicePool) 
 		k.limits.LogStart, k.limits.StableEnd = max(k.limits.LogStart, p.LogStartOffset), max(k.limits.StableEnd, p.LastStableOffset)
 	}
 	if len(p.Records) > 0 {
-		f := &Fetch{cursor: k, raw: p.Records, Records: pool.get(len(p.Records))}
-		f.Bytes = convert(f.Records, p.Records)
+		f := &Fetch{raw: p.Records, Bytes: memoryOf(p.Records)}
 		k.queue = append(k.queue, f)
 		k.queued += f.Bytes
 		k.limits.LeaderEpoch = p.Records[len(p.Records)-1].LeaderEpoch
@@ -224,20 +242,25 @@ const (
 	headerOverhead = 80
 )
 
-func convert(out []batch.Record, in []*kgo.Record) int64 {
+// memoryOf is about what records take in memory.
+func memoryOf(records []*kgo.Record) int64 {
 	var n int64
-	for i, r := range in {
-		o := &out[i]
-		o.Offset, o.Time, o.LeaderEpoch, o.Control = r.Offset, r.Timestamp.UnixMilli(), r.LeaderEpoch, r.Attrs.IsControl()
-		o.Key, o.Value, o.Headers = r.Key, r.Value, nil
-		if len(r.Headers) > 0 {
-			o.Headers = make([]batch.Header, len(r.Headers))
-			for j, h := range r.Headers {
-				o.Headers[j] = batch.Header{Key: h.Key, Value: h.Value}
-				n += int64(len(h.Key)+len(h.Value)) + headerOverhead
-			}
-		}
+	for _, r := range records {
 		n += int64(len(r.Key)+len(r.Value)) + recordOverhead
+		for i := range r.Headers {
+			n += int64(len(r.Headers[i].Key)+len(r.Headers[i].Value)) + headerOverhead
+		}
 	}
 	return n
+}
+
+// recordOf is a record of the client without a copy of its bytes; headers are appended to those given.
+func recordOf(r *kgo.Record, headers []batch.Header) batch.Record {
+	for i := range r.Headers {
+		headers = append(headers, batch.Header{Key: r.Headers[i].Key, Value: r.Headers[i].Value})
+	}
+	return batch.Record{
+		Offset: r.Offset, Time: r.Timestamp.UnixMilli(), LeaderEpoch: r.LeaderEpoch, Control: r.Attrs.IsControl(),
+		Key: r.Key, Value: r.Value, Headers: headers,
+	}
 }

@@ -24,12 +24,12 @@ func TestNothingFollowsAnErrorBeforeTheNextSeek(t *testing.T) {
 		}
 		return p
 	}
-	k.deliver(ident.UUID{}, fetched(0, 10, nil), &c.slices)
-	k.deliver(ident.UUID{}, fetched(0, 0, &kgo.ErrDataLoss{Topic: "t", ConsumedTo: 10, ResetTo: 4}), &c.slices)
-	k.deliver(ident.UUID{}, fetched(4, 20, nil), &c.slices)
+	k.deliver(ident.UUID{}, fetched(0, 10, nil))
+	k.deliver(ident.UUID{}, fetched(0, 0, &kgo.ErrDataLoss{Topic: "t", ConsumedTo: 10, ResetTo: 4}))
+	k.deliver(ident.UUID{}, fetched(4, 20, nil))
 	f, err := k.Take()
 	require.NoError(t, err, "what was read before is taken first")
-	require.Len(t, f.Records, 10)
+	require.Equal(t, 10, f.Len())
 	f.Release()
 	for range 2 {
 		f, err = k.Take()

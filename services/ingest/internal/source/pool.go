@@ -4,8 +4,6 @@ import (
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/icestream/icestream/services/ingest/internal/batch"
 )
 
 // poolKeep bounds how many slices a pool keeps.
@@ -42,29 +40,3 @@ func (p *recordPool) PutRecords(r []kgo.Record) {
 }
 
 var _ kgo.PoolRecords = (*recordPool)(nil)
-
-// slicePool keeps the record slices that are handed to workers.
-type slicePool struct {
-	mu   sync.Mutex
-	free [][]batch.Record
-}
-
-func (p *slicePool) get(n int) []batch.Record {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if last := len(p.free) - 1; last >= 0 && cap(p.free[last]) >= n {
-		s := p.free[last][:n]
-		p.free = p.free[:last]
-		return s
-	}
-	return make([]batch.Record, n)
-}
-
-func (p *slicePool) put(s []batch.Record) {
-	clear(s)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.free) < poolKeep {
-		p.free = append(p.free, s[:0])
-	}
-}

@@ -95,9 +95,7 @@ func (s *Sample) take(records []*kgo.Record) bool {
 	}
 	for _, r := range records {
 		if r.Offset < s.End && !r.Attrs.IsControl() {
-			one := make([]batch.Record, 1)
-			convert(one, []*kgo.Record{r})
-			s.Records = append(s.Records, one[0])
+			s.Records = append(s.Records, recordOf(r, nil))
 		}
 		s.Whole = s.Whole || r.Offset >= s.End-1
 	}
