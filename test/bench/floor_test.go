@@ -20,9 +20,9 @@ import (
 
 // The floor: the same rows, metadata columns included, already in memory as
 // batches of the size that travels through the pipeline, written by one goroutine
-// to one file that is synced at the end. The settings are those of the committer's
-// writer (services/committer/internal/lake/parquet.go); sameSettings notices when
-// they part.
+// to one file that is synced at the end, by the library's own writer of Arrow
+// batches. The settings are those of the committer's writer
+// (services/committer/internal/lake/parquet.go); sameSettings notices when they part.
 const (
 	floorBatchRows = 4096
 	floorMemory    = 384 << 20 // Arrow bytes; a floor of part of the rows is as good
@@ -89,13 +89,16 @@ func writeFloor(t *testing.T, path string, batches []arrow.RecordBatch) {
 	f, err := os.Create(path)
 	require.NoError(t, err)
 	options := []parquet.WriterProperty{
-		parquet.WithCompression(compress.Codecs.Zstd), parquet.WithCompressionLevel(1), parquet.WithDataPageSize(1 << 20),
+		parquet.WithCompression(compress.Codecs.Zstd), parquet.WithCompressionLevel(1), parquet.WithDataPageSize(120 << 10), parquet.WithBatchSize(512),
 		parquet.WithStats(true), parquet.WithStoreDecimalAsInteger(true), parquet.WithVersion(parquet.V2_LATEST),
 	}
 	leaves, err := pqarrow.ToParquet(schema, parquet.NewWriterProperties(), pqarrow.DefaultWriterProps())
 	require.NoError(t, err)
 	for i := range leaves.NumColumns() {
 		options = append(options, parquet.WithDictionaryCostFallbackFor(leaves.Column(i).Path(), true))
+	}
+	for _, name := range []string{"topic", "partition", "timestamp", "schema_id"} {
+		options = append(options, parquet.WithDictionaryFor("_kafka."+name, false))
 	}
 	// The library closes what it writes to, if it can; the file is to be synced first.
 	out := struct{ io.Writer }{f}

@@ -1,6 +1,7 @@
 package lake
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -10,38 +11,48 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/file"
 	"github.com/apache/arrow-go/v18/parquet/metadata"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	pqschema "github.com/apache/arrow-go/v18/parquet/schema"
 
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/services/committer/internal/levels"
 )
 
 // Measured on flat, nested and wide rows: zstd 1 with a dictionary that is given
 // up where it does not pay is the cheapest per byte; row groups beyond 32 MiB buy
-// nothing and cost memory; batches beyond 16 Ki rows cost time.
+// nothing and cost memory; batches beyond 16 Ki rows cost time. A page that fits
+// into one block of zstd, 128 KiB, is compressed without a copy of it and stays in
+// the processor's cache from the first value to the last byte: a fifth less time
+// than pages of 1 MiB, for 3 % more bytes. Iceberg's Java writer ends its pages at
+// 20,000 values, which is about as much.
 const (
 	rowGroupBytes = 32 << 20
-	pageBytes     = 1 << 20
+	pageBytes     = 120 << 10
+	pageCheck     = 512 // values between two looks at the size of a page
 	sliceRows     = 16 << 10
+	zstdLevel     = 1
 )
 
 // layout is what all files of one schema share.
 type layout struct {
-	schema *arrow.Schema
-	marked *arrow.Schema // schema with Arrow's types for uuids and variants, which make Parquet say what they are; the same where there are none
-	props  *parquet.WriterProperties
-	cover  bool // some column needs covered
+	schema  *arrow.Schema
+	parquet *pqschema.Schema
+	props   *parquet.WriterProperties
+	cover   bool // some column needs covered
 }
 
 // newLayout derives the writer properties of a schema whose fields carry Iceberg
 // field ids at every depth. The dictionary's cost check must be asked for leaf by
 // leaf; without it the library keeps dictionaries that only cost.
 func newLayout(sch *arrow.Schema) (*layout, error) {
+	keepEncoders()
 	marked := markTypes(sch)
 	options := []parquet.WriterProperty{
-		parquet.WithCompression(compress.Codecs.Zstd), parquet.WithCompressionLevel(1),
-		parquet.WithDataPageSize(pageBytes), parquet.WithStats(true),
+		parquet.WithCompression(compress.Codecs.Zstd), parquet.WithCompressionLevel(zstdLevel),
+		parquet.WithDataPageSize(pageBytes), parquet.WithBatchSize(pageCheck), parquet.WithStats(true),
 		parquet.WithStoreDecimalAsInteger(true), parquet.WithVersion(parquet.V2_LATEST),
 		parquet.WithCreatedBy("icestream"),
 	}
@@ -52,10 +63,14 @@ func newLayout(sch *arrow.Schema) (*layout, error) {
 	for i := range leaves.NumColumns() {
 		options = append(options, parquet.WithDictionaryCostFallbackFor(leaves.Column(i).Path(), true))
 	}
-	return &layout{
-		schema: sch, marked: marked, props: parquet.NewWriterProperties(options...),
-		cover: longDecimal(arrow.StructOf(sch.Fields()...)),
-	}, nil
+	// What hardly changes from row to row costs the compressor nothing and a dictionary
+	// a look-up for each value; who reads these columns reads few of them.
+	for _, name := range []string{"topic", "partition", "timestamp", "schema_id"} {
+		options = append(options, parquet.WithDictionaryFor(schema.KafkaColumn+"."+name, false))
+	}
+	l := &layout{schema: sch, props: parquet.NewWriterProperties(options...), cover: longDecimal(arrow.StructOf(sch.Fields()...))}
+	l.parquet, err = pqarrow.ToParquet(marked, l.props, pqarrow.DefaultWriterProps())
+	return l, err
 }
 
 // counter counts what has reached the file.
@@ -74,15 +89,17 @@ func (c *counter) Write(p []byte) (int, error) {
 type parquetFile struct {
 	layout *layout
 	out    *counter
-	w      *pqarrow.FileWriter
+	w      *file.Writer
+	group  file.BufferedRowGroupWriter // nil before the first batch and after a cut
+	walker levels.Walker
+	ctx    context.Context //nolint:containedctx // the library's scratch memory travels in it
 	rows   int64
-	full   bool // the row group is to be closed before the next batch
 }
 
 func (l *layout) open(w io.Writer) (*parquetFile, error) {
-	f := &parquetFile{layout: l, out: &counter{w: w}}
+	f := &parquetFile{layout: l, out: &counter{w: w}, ctx: pqarrow.NewArrowWriteContext(context.Background(), nil)}
 	var err error
-	f.w, err = pqarrow.NewFileWriter(l.marked, f.out, l.props, pqarrow.DefaultWriterProps())
+	f.w, err = file.NewParquetWriterWithError(f.out, l.parquet.Root(), file.WithWriterProps(l.props))
 	return f, err
 }
 
@@ -105,40 +122,107 @@ func (f *parquetFile) write(rec arrow.RecordBatch) (err error) {
 	return nil
 }
 
-func (f *parquetFile) writeSlice(rec arrow.RecordBatch) error {
-	if f.full {
-		if err := f.w.NewBufferedRowGroupChecked(); err != nil {
+func (f *parquetFile) writeSlice(rec arrow.RecordBatch) (err error) {
+	if f.group == nil {
+		if f.group, err = f.w.AppendBufferedRowGroupChecked(); err != nil {
 			return err
 		}
-		f.full = false
 	}
 	if f.layout.cover {
 		rec = covered(rec)
 		defer rec.Release()
 	}
-	if f.layout.marked != f.layout.schema {
-		rec = retyped(rec, f.layout.marked)
-		defer rec.Release()
-	}
-	if err := f.w.WriteBuffered(rec); err != nil {
-		return err
+	leaf := 0
+	for i, column := range rec.Columns() {
+		field := f.layout.schema.Field(i)
+		err := f.walker.Column(column, field.Nullable, func(l levels.Leaf) error {
+			to, err := f.group.Column(leaf)
+			if err != nil {
+				return err
+			}
+			leaf++
+			return writeLeaf(f.ctx, to, l)
+		})
+		if err != nil {
+			return fmt.Errorf("column %q: %w", field.Name, err)
+		}
 	}
 	f.rows += rec.NumRows()
-	f.full = f.w.RowGroupTotalBytesWritten() >= rowGroupBytes
+	if f.buffered() >= rowGroupBytes {
+		return f.cut()
+	}
 	return nil
+}
+
+// writeLeaf appends the values of a leaf. The library takes its slow path, with a
+// bitmap and often a copy, wherever nulls are possible; where there are none, and
+// Parquet stores what Arrow holds, the fast one is asked for.
+func writeLeaf(ctx context.Context, to file.ColumnChunkWriter, l levels.Leaf) (err error) {
+	if !l.Dense {
+		return pqarrow.WriteArrowToColumn(ctx, to, l.Values, l.Def, l.Rep, l.Nullable)
+	}
+	switch a := l.Values.(type) {
+	case *array.Int64:
+		if to, ok := to.(*file.Int64ColumnChunkWriter); ok {
+			_, err = to.WriteBatch(a.Int64Values(), l.Def, l.Rep)
+			return err
+		}
+	case *array.Timestamp:
+		if to, ok := to.(*file.Int64ColumnChunkWriter); ok && a.DataType().(*arrow.TimestampType).Unit >= arrow.Microsecond {
+			_, err = to.WriteBatch(arrow.Int64Traits.CastFromBytes(arrow.TimestampTraits.CastToBytes(a.TimestampValues())), l.Def, l.Rep)
+			return err
+		}
+	case *array.Int32:
+		if to, ok := to.(*file.Int32ColumnChunkWriter); ok {
+			_, err = to.WriteBatch(a.Int32Values(), l.Def, l.Rep)
+			return err
+		}
+	case *array.Float64:
+		if to, ok := to.(*file.Float64ColumnChunkWriter); ok {
+			_, err = to.WriteBatch(a.Float64Values(), l.Def, l.Rep)
+			return err
+		}
+	case *array.Float32:
+		if to, ok := to.(*file.Float32ColumnChunkWriter); ok {
+			_, err = to.WriteBatch(a.Float32Values(), l.Def, l.Rep)
+			return err
+		}
+	case *array.Boolean:
+		if to, ok := to.(*file.BooleanColumnChunkWriter); ok && a.Len() > 0 {
+			_, err = to.WriteBitmapBatch(a.Data().Buffers()[1].Bytes(), int64(a.Data().Offset()), a.Len(), l.Def, l.Rep)
+			return err
+		}
+	case *array.String:
+		if to, ok := to.(*file.ByteArrayColumnChunkWriter); ok && a.Len() > 0 && to.SupportsArrowOffsets() {
+			_, err = to.WriteBatchArrow(a.Data().Buffers()[2].Bytes(), a.ValueOffsets(), l.Def, l.Rep)
+			return err
+		}
+	case *array.Binary:
+		if to, ok := to.(*file.ByteArrayColumnChunkWriter); ok && a.Len() > 0 && to.SupportsArrowOffsets() {
+			_, err = to.WriteBatchArrow(a.Data().Buffers()[2].Bytes(), a.ValueOffsets(), l.Def, l.Rep)
+			return err
+		}
+	}
+	return pqarrow.WriteArrowToColumn(ctx, to, l.Values, l.Def, l.Rep, l.Nullable)
 }
 
 // cut ends the row group, which frees its memory.
 func (f *parquetFile) cut() error {
-	if f.buffered() == 0 {
+	if f.group == nil {
 		return nil
 	}
-	f.full = false
-	return f.w.NewBufferedRowGroupChecked()
+	err := f.group.Close()
+	f.group = nil
+	return err
 }
 
 // buffered is the encoded size of the open row group, which is held in memory.
-func (f *parquetFile) buffered() int64 { return f.w.RowGroupTotalBytesWritten() }
+func (f *parquetFile) buffered() int64 {
+	if f.group == nil {
+		return 0
+	}
+	return f.group.TotalBytesWritten()
+}
 
 // size is the encoded size so far.
 func (f *parquetFile) size() int64 { return f.out.n + f.buffered() }
@@ -150,6 +234,9 @@ func (f *parquetFile) close() (meta *metadata.FileMetaData, err error) {
 			err = fault.New(fault.Internal, "closing a Parquet file: %v", r)
 		}
 	}()
+	if err := f.cut(); err != nil {
+		return nil, err
+	}
 	if err := f.w.Close(); err != nil {
 		return nil, err
 	}
