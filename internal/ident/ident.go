@@ -114,7 +114,10 @@ func (p Partition) Compare(q Partition) int {
 }
 
 // Range is the half-open offset range [First, Next).
-type Range struct{ First, Next int64 }
+type Range struct {
+	First int64 `json:"first"`
+	Next  int64 `json:"next"`
+}
 
 // Len is the number of offsets in r; zero or negative means empty.
 func (r Range) Len() int64 { return r.Next - r.First }

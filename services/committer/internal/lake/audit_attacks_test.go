@@ -308,7 +308,10 @@ func TestAProofTellsWhatWasLost(t *testing.T) {
 	requireVerdict(t, Proven, r)
 	require.Contains(t, r.Text(), "note: p/orders[0]: offsets 12 to 18, 7 of them, are counted as lost: Kafka did not have them any more")
 	require.Contains(t, r.Text(), "note: p/orders[1]: offsets 0 to 1, 2 of them, are counted as lost: an operator gave them up")
-	require.Equal(t, []LostReport{{First: 12, Next: 19, Why: LossGone}}, r.Partitions[0].Lost)
+	require.Equal(t, []LostReport{{ident.Range{First: 12, Next: 19}, LossGone}}, r.Partitions[0].Lost)
+	text, err := r.JSON()
+	require.NoError(t, err)
+	require.Regexp(t, `"lost": \[\s*\{\s*"first": 12,\s*"next": 19,\s*"why": "gone"\s*\}\s*\]`, string(text))
 	require.Equal(t, int64(12), r.Partitions[0].Skipped["lost"])
 
 	// Somebody who edits it is found.

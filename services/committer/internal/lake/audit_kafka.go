@@ -239,7 +239,7 @@ func (l *logPart) leave(next int64) {
 // records there now than were read. They are not compared.
 func (l *logPart) replaced(r ident.Range) bool {
 	for _, lost := range l.p.Lost {
-		if lost.Why == LossReplaced && lost.First < r.Next && r.First < lost.Next {
+		if lost.Why == LossReplaced && lost.Overlaps(r) {
 			return true
 		}
 	}

@@ -55,6 +55,20 @@ func (f *fakeLog) change(partition int32, offset int64, alter func(*LogRecord)) 
 	}
 }
 
+// plainRecords are records with a value at every offset of r.
+func plainRecords(r ident.Range) []LogRecord {
+	var out []LogRecord
+	for o := r.First; o < r.Next; o++ {
+		out = append(out, LogRecord{Offset: o, Millis: day0.UnixMilli()})
+	}
+	return out
+}
+
+// plainLog is a log of nothing else.
+func plainLog(r ident.Range) *fakeLog {
+	return &fakeLog{parts: map[int32][]LogRecord{0: plainRecords(r)}, topic: LogTopic{Partitions: map[int32]ident.Range{0: r}}}
+}
+
 // compared is a table with rows, quarantined records, tombstones, a transaction
 // marker and an aborted record, over two commits and two partitions, and its log.
 func compared(t *testing.T) (*bench, *fakeLog) {
@@ -76,9 +90,7 @@ func compared(t *testing.T) (*bench, *fakeLog) {
 		for o := r.First; o < r.First+9; o++ {
 			log.parts[0] = append(log.parts[0], LogRecord{Offset: o, Millis: day0.UnixMilli(), Tombstone: o == r.First+7, Control: o == r.First+8})
 		}
-		for o := s.First; o < s.Next; o++ {
-			log.parts[1] = append(log.parts[1], LogRecord{Offset: o, Millis: day0.UnixMilli()})
-		}
+		log.parts[1] = append(log.parts[1], plainRecords(s)...)
 	}
 	require.NoError(t, b.ApplyQuarantine(t.Context(), b.Head().State.Pending()))
 	log.topic.Partitions[0], log.topic.Partitions[1] = ident.Range{Next: 25}, ident.Range{Next: 8}
@@ -144,8 +156,6 @@ func TestAuditAgainstTheLogFindsWhatTheTableCannotKnow(t *testing.T) {
 	}
 }
 
-// An offset that the table skips although its record is there, while everything in
-// the table agrees: only the log tells.
 // Where the table knows that Kafka replaced what was read, its rows are no worse for
 // that: other records there, or none, are named and not compared. Everything else is.
 func TestAuditAgainstALogThatWasReplacedBelowWhatWasRead(t *testing.T) {
@@ -160,7 +170,7 @@ func TestAuditAgainstALogThatWasReplacedBelowWhatWasRead(t *testing.T) {
 	b.commit(c)
 	r := b.against(log, 0)
 	requireVerdict(t, Proven, r)
-	require.Equal(t, []LostReport{{First: 12, Next: 18, Why: LossReplaced}}, r.Partitions[0].Lost)
+	require.Equal(t, []LostReport{{ident.Range{First: 12, Next: 18}, LossReplaced}}, r.Partitions[0].Lost)
 	require.Contains(t, r.Text(), "note: p/orders[0]: offsets 12 to 17, 6 of them, are others in Kafka now: Kafka's log was replaced below what was read")
 	require.Contains(t, r.Text(), "orders[0]: 5 records of the log took the offsets of others that were read before")
 	require.Equal(t, int64(5), r.Partitions[0].Log.Replaced)
@@ -173,6 +183,8 @@ func TestAuditAgainstALogThatWasReplacedBelowWhatWasRead(t *testing.T) {
 	requireViolation(t, b.audit(false), "offsets [12,99) are remembered as lost, but the table accounts for")
 }
 
+// An offset that the table skips although its record is there, while everything in
+// the table agrees: only the log tells.
 func TestAuditAgainstTheLogFindsARecordThatWasCountedAway(t *testing.T) {
 	b := newBench(t, Settings{})
 	c := b.change(KindData)
@@ -180,11 +192,7 @@ func TestAuditAgainstTheLogFindsARecordThatWasCountedAway(t *testing.T) {
 	c.Files = b.write(b.batch(part(0), ident.Range{First: 0, Next: 5}))
 	b.commit(c)
 	requireVerdict(t, Proven, b.audit(true))
-	log := &fakeLog{parts: map[int32][]LogRecord{}, topic: LogTopic{Partitions: map[int32]ident.Range{0: r}}}
-	for o := range r.Next {
-		log.parts[0] = append(log.parts[0], LogRecord{Offset: o, Millis: day0.UnixMilli()})
-	}
-	requireViolation(t, b.against(log, 0), "1 records of the log are neither a row nor quarantined, 0 were counted as skipped; they begin with [5]")
+	requireViolation(t, b.against(plainLog(r), 0), "1 records of the log are neither a row nor quarantined, 0 were counted as skipped; they begin with [5]")
 }
 
 // G1: a range that was replaced excuses no offset outside of it, whatever the commit also accounts for.
@@ -197,11 +205,7 @@ func TestAReplacedRangeExcusesNothingOutsideOfIt(t *testing.T) {
 	c = b.change(KindProgress)
 	c.State.Pipelines["p"].Lose(Lost{Partition: part(0), Range: ident.Range{First: 0, Next: 1}, Why: LossReplaced})
 	b.commit(c)
-	log := &fakeLog{parts: map[int32][]LogRecord{}, topic: LogTopic{Partitions: map[int32]ident.Range{0: r}}}
-	for o := range r.Next {
-		log.parts[0] = append(log.parts[0], LogRecord{Offset: o, Millis: day0.UnixMilli()})
-	}
-	requireViolation(t, b.against(log, 0), "1 records of the log are neither a row nor quarantined, 0 were counted as skipped; they begin with [5]")
+	requireViolation(t, b.against(plainLog(r), 0), "1 records of the log are neither a row nor quarantined, 0 were counted as skipped; they begin with [5]")
 }
 
 // What retention took is proven by the table alone; a compaction takes records one

@@ -57,14 +57,14 @@ type Lost struct {
 
 // Lose adds a range to those that are remembered, the newest last. It takes up those
 // of the same reason that it meets, and is the newest then; none that is counted may
-// overlap another. More than twice as many as
-// the pipeline has partitions, and 64, are not kept: the oldest are only counted then.
+// overlap another. More than twice as many as the pipeline has partitions, and 64, are
+// not kept: the oldest are only counted then.
 func (p *Pipeline) Lose(l Lost) {
 	if l.Empty() {
 		return
 	}
 	p.Lost = slices.DeleteFunc(p.Lost, func(have Lost) bool {
-		meets := have.Next == l.First || l.Next == have.First || !l.Why.counted() && have.First < l.Next && l.First < have.Next
+		meets := have.Next == l.First || l.Next == have.First || !l.Why.counted() && have.Overlaps(l.Range)
 		if have.Partition != l.Partition || have.Why != l.Why || !meets {
 			return false
 		}
@@ -121,9 +121,8 @@ func readLost(p *Pipeline, name string, topics map[string]topicOffsets, list []l
 
 // LostReport is a range of offsets that a partition lost.
 type LostReport struct {
-	First int64 `json:"first"` // offsets [first,next)
-	Next  int64 `json:"next"`
-	Why   Loss  `json:"why"`
+	ident.Range
+	Why Loss `json:"why"`
 }
 
 // tellLost says which offsets of a partition are counted as lost, and why, as far as
@@ -142,9 +141,9 @@ func (a *auditor) tellLost(p *Pipeline, out *PartitionReport) {
 		} else {
 			counts = "are others in Kafka now"
 		}
-		out.Lost = append(out.Lost, LostReport{First: l.First, Next: l.Next, Why: l.Why})
+		out.Lost = append(out.Lost, LostReport{l.Range, l.Why})
 		if l.First < pos.Start || l.Next > pos.Next {
-			a.r.find(Violated, part.String(), "offsets [%d,%d) are remembered as lost, but the table accounts for [%d,%d)", l.First, l.Next, pos.Start, pos.Next)
+			a.r.find(Violated, part.String(), "offsets %s are remembered as lost, but the table accounts for [%d,%d)", l.Range, pos.Start, pos.Next)
 		}
 		a.r.note("%s: offsets %d to %d, %d of them, %s: %s", part, l.First, l.Next-1, l.Len(), counts, l.Why.words())
 	}
@@ -155,7 +154,7 @@ func (a *auditor) tellLost(p *Pipeline, out *PartitionReport) {
 			continue
 		}
 		if l.First < before.Next {
-			a.r.find(Violated, part.String(), "offsets [%d,%d) and [%d,%d) are remembered as lost: some of them twice", before.First, before.Next, l.First, l.Next)
+			a.r.find(Violated, part.String(), "offsets %s and %s are remembered as lost: some of them twice", before.Range, l.Range)
 		}
 		before = l
 	}

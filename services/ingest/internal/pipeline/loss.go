@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/icestream/icestream/internal/fault"
-	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/services/ingest/internal/source"
 )
 
@@ -66,14 +65,13 @@ func (s *session) replaced(at, from int64, exact bool) {
 // recordReplaced has the table remember what was found replaced, where the policy accepts that; nothing is read before.
 // What the log has forgotten since, with its journal, is read again as it is now and was not replaced. What a process
 // could not tell before its end, the next one finds as this one did, unless no leader epoch is known and the log has grown
-// beyond the position meanwhile. Of a topic that was created again, the table knows
-// that it was.
+// beyond the position meanwhile. Of a topic that was created again, the table knows that it was.
 func (s *session) recordReplaced(ctx context.Context) error {
 	s.w.mu.Lock()
-	part, r := s.w.replacedOf, s.w.unnoted
+	part, r, recorded := s.w.replacedOf, s.w.replaced, s.w.recorded
 	s.w.mu.Unlock()
 	r.Next = min(r.Next, s.lane.Start)
-	if part == s.part && !r.Empty() && s.continues() {
+	if part == s.part && !recorded && !r.Empty() && s.continues() {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer s.w.watchDrain(ctx, cancel)()
@@ -83,7 +81,7 @@ func (s *session) recordReplaced(ctx context.Context) error {
 	}
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	s.w.unnoted = ident.Range{}
+	s.w.recorded = true
 	return nil
 }
 

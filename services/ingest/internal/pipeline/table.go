@@ -291,13 +291,18 @@ func (t *table) recordReplaced(ctx context.Context, part ident.Partition, r iden
 		Table: t.name, Partition: wire.PartitionToProto(part), Range: wire.RangeToProto(r),
 	})
 	if err != nil {
-		err = fmt.Errorf("recording in table %s that Kafka replaced offsets %v of %s: %w", t.name, r, part, wire.FromStatus(err))
-		if errors.Is(err, fault.Of(fault.UnknownTable)) { // another committer than the one that opened it
-			return errors.Join(err, t.call(ctx, nil))
-		}
-		return stopIfFinal(err)
+		return t.failed(ctx, fmt.Errorf("recording in table %s that Kafka replaced offsets %v of %s: %w", t.name, r, part, wire.FromStatus(err)))
 	}
 	return nil
+}
+
+// failed takes in why a call about the table failed: a committer that does not know it is told, anew, and an answer that
+// no retry changes is turned into a stop.
+func (t *table) failed(ctx context.Context, err error) error {
+	if errors.Is(err, fault.Of(fault.UnknownTable)) { // another committer than the one that opened it
+		return errors.Join(err, t.call(ctx, nil))
+	}
+	return stopIfFinal(err)
 }
 
 // stopIfFinal turns an answer that no retry changes into a stop.
@@ -423,11 +428,7 @@ func (t *table) ask(ctx context.Context, src Source, dry bool) (*event.Schema, e
 		SourceOrder: orderOf(src), FollowRenames: t.p.c.Pipeline.OnRename == "rename", DryRun: dry,
 	})
 	if err != nil {
-		err = fmt.Errorf("proposing %s for table %s: %w", src.Name(), t.name, wire.FromStatus(err))
-		if errors.Is(err, fault.Of(fault.UnknownTable)) { // another committer than the one that opened it
-			return nil, errors.Join(err, t.call(ctx, nil))
-		}
-		return nil, stopIfFinal(err)
+		return nil, t.failed(ctx, fmt.Errorf("proposing %s for table %s: %w", src.Name(), t.name, wire.FromStatus(err)))
 	}
 	if r := resp.GetRefusals(); len(r) > 0 {
 		return nil, t.refusal(src, r, resp.GetQuarantine())

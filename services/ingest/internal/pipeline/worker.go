@@ -47,11 +47,10 @@ type worker struct {
 	fetched    int64
 	newest     time.Time
 	ackedNext  int64
-	replaced   int64 // position below which the cluster's log was found replaced, -1 for none
+	replaced   ident.Range // offsets below a position at which the cluster's log was found to have other records than were read
 	replacedOf ident.Partition
-	from       int64         // from where on
 	exact      bool          // a leader epoch told that: there is no more to be found
-	unnoted    ident.Range   // what of it the table has not recorded yet
+	recorded   bool          // the table remembers it, or need not
 	records    *recordsError // why it stands still, where that is because of records
 }
 
@@ -63,19 +62,19 @@ func (w *worker) noteReplaced(from, at int64, exact bool) (news bool) {
 	defer w.mu.Unlock()
 	news = !w.knows(at)
 	w.exact = exact || !news && w.exact
-	if !news && from >= w.from {
+	if !news && from >= w.replaced.First {
 		return false
 	}
-	if !w.unnoted.Empty() && w.replacedOf == w.part {
-		from = min(from, w.unnoted.First)
+	if !w.recorded && w.replacedOf == w.part {
+		from = min(from, w.replaced.First)
 	}
-	w.replaced, w.replacedOf, w.from, w.unnoted = at, w.part, from, ident.Range{First: from, Next: at}
+	w.replaced, w.replacedOf, w.recorded = ident.Range{First: from, Next: at}, w.part, false
 	return news
 }
 
 // knows reports whether the log was found replaced below the very position at. Positions behind it have a history of
 // their own, and so has a topic that was created again.
-func (w *worker) knows(at int64) bool { return w.replaced == at && w.replacedOf == w.part }
+func (w *worker) knows(at int64) bool { return w.replaced.Next == at && w.replacedOf == w.part }
 
 // replacedBelow is knows, for others.
 func (w *worker) replacedBelow(at int64) bool {
@@ -95,7 +94,7 @@ func newWorker(p *Pipeline, k *source.Cursor) *worker {
 	return &worker{
 		p: p, cursor: k, m: newPartitionMetrics(p.c.Metrics, p.c.Pipeline.Name, k.TopicPartition),
 		drain: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}), flood: newFlood(p.c.Pipeline.Flood),
-		state: event.PartitionWaiting, reason: "starting", ackedNext: -1, fetched: -1, replaced: -1,
+		state: event.PartitionWaiting, reason: "starting", ackedNext: -1, fetched: -1,
 	}
 }
 
