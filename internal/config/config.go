@@ -30,10 +30,12 @@ type Config struct {
 	Defaults  Options
 	Pipelines []Pipeline
 
-	// where remembers the places of settings for problems found later; references the texts of `${…}` by path.
+	// where remembers the places of settings for problems found later; references the texts of `${…}` by path;
+	// overruled the paths of values that flags took the place of.
 	where      map[string]place
 	file       string
 	references map[string]string
+	overruled  map[string]bool
 }
 
 // Node describes the machine that a service runs on.

@@ -226,6 +226,20 @@ func TestPrecedenceIsFlagsEnvironmentFileDefaults(t *testing.T) {
 	require.Equal(t, []string{"kafka"}, c.Defaults.Metadata)
 }
 
+func TestAFlagRemembersWhatItTookThePlaceOf(t *testing.T) {
+	c, _, err := Parse("icestream.yaml", []byte("kafka: {bootstrap.servers: [a:1, b:2]}\ncatalog: {uri: \"\", warehouse: \"s3://a\"}\n"),
+		[]string{"ICESTREAM_REGISTRY_URL=http://r:8081"}, []Override{
+			{Path: "kafka.bootstrap.servers", Value: "k:9092"}, {Path: "registry.url", Value: "http://k:8081"},
+			{Path: "catalog.uri", Value: "http://k:8181"}, {Path: "node.metrics", Value: "k:1"},
+		})
+	require.NoError(t, err)
+	require.True(t, c.Overruled("kafka.bootstrap.servers"), "of the file")
+	require.True(t, c.Overruled("registry.url"), "of the environment")
+	require.False(t, c.Overruled("catalog.uri"), "it was empty")
+	require.False(t, c.Overruled("catalog.warehouse"), "no flag")
+	require.False(t, c.Overruled("node.metrics"), "a default")
+}
+
 func TestEnvironmentAndFlagProblemsNameThemselves(t *testing.T) {
 	_, warnings, err := Parse("icestream.yaml", nil, []string{"ICESTREAM_LIMITS_HOT_BYTE=1GiB", "ICESTREAM_LIMITS_INGEST_BYTES=many"},
 		[]Override{{Path: "limits.hot.byte", Value: "1GiB", Flag: "--set"}})

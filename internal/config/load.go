@@ -58,7 +58,7 @@ func Parse(name string, data []byte, env []string, overrides []Override) (*Confi
 	c := Default()
 	r := newReport(name)
 	vars := environment(env)
-	p := &parser{report: r, expand: expander{env: vars, dir: filepath.Dir(name)}, references: map[string]string{}}
+	p := &parser{report: r, expand: expander{env: vars, dir: filepath.Dir(name)}, references: map[string]string{}, overruled: map[string]bool{}}
 
 	var pipelines *yaml.Node
 	root := newBranch()
@@ -77,7 +77,7 @@ func Parse(name string, data []byte, env []string, overrides []Override) (*Confi
 	p.environment(leaves, vars)
 	p.flags(leaves, overrides, &c.Catalog.Properties)
 	c.Pipelines = p.pipelines(pipelines, c.Defaults)
-	c.where, c.file, c.references = r.places, name, p.references
+	c.where, c.file, c.references, c.overruled = r.places, name, p.references, p.overruled
 
 	c.check(r)
 	r.sort()
@@ -206,7 +206,25 @@ func (p *parser) flags(leaves map[string]*leaf, overrides []Override, properties
 			p.addAt(where, o.Path, "is no setting that a flag can change", todo)
 			continue
 		}
+		if _, given := p.places[o.Path]; given && !empty(l.ptr) {
+			p.overruled[o.Path] = true
+		}
 		p.override(l, o.Path, o.Value, where)
+	}
+}
+
+// Overruled reports whether a flag took the place of a value that the file or the environment gives to the setting at
+// path, one that is not empty.
+func (c *Config) Overruled(path string) bool { return c.overruled[path] }
+
+func empty(ptr any) bool {
+	switch v := ptr.(type) {
+	case *string:
+		return *v == ""
+	case *[]string:
+		return len(*v) == 0
+	default:
+		return false
 	}
 }
 

@@ -63,6 +63,7 @@ type parser struct {
 	expand expander
 	// references holds, by path, the unexpanded text of values that contain a reference.
 	references map[string]string
+	overruled  map[string]bool
 }
 
 func (p *parser) place(n *yaml.Node) string { return fmt.Sprintf("%s:%d:%d", p.file, n.Line, n.Column) }

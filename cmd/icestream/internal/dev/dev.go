@@ -144,27 +144,21 @@ type runner struct {
 func (r *runner) configure() (*config.Config, error) {
 	local := func(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 	p := r.o.Ports
-	overrides := []config.Override{
+	overrides := append([]config.Override{
 		{Path: "node.data_dir", Value: filepath.Join(r.o.Dir, "data")},
 		{Path: "node.metrics", Value: local(p.Metrics), Flag: "--metrics-port"},
 		{Path: "services.ingest.listen", Value: local(p.Ingest), Flag: "--ingest-port"},
 		{Path: "services.buffer.listen", Value: local(p.Buffer), Flag: "--buffer-port"},
 		{Path: "services.committer.listen", Value: local(p.Committer), Flag: "--committer-port"},
 		{Path: "services.readstate.listen", Value: local(p.Readstate), Flag: "--readstate-port"},
-		{Path: "kafka.bootstrap.servers", Value: r.peers.kafka.Addr()},
-		{Path: "registry.url", Value: r.peers.registry.URL()},
-		{Path: "catalog.type", Value: "rest"},
-		{Path: "catalog.uri", Value: r.peers.catalog.URL()},
-		{Path: "catalog.warehouse", Value: r.peers.catalog.Warehouse()},
-	}
+	}, addresses(r.peers.kafka.Addr(), r.peers.registry.URL(), r.peers.catalog.URL(), r.peers.catalog.Warehouse())...)
 	var c *config.Config
 	var err error
 	var warnings config.Warnings
 	if r.o.Config != "" {
 		c, warnings, err = config.Load(r.o.Config, os.Environ(), overrides)
-		// As it is without dev: what is wrong with it, the other one says.
-		if theirs, _, err := config.Load(r.o.Config, os.Environ(), nil); err == nil {
-			warnings = append(warnings, ownPeers(r.o.Config, theirs)...)
+		if err == nil {
+			warnings = append(warnings, ownPeers(r.o.Config, c)...)
 		}
 	} else {
 		c, warnings, err = config.Parse("dev", []byte(pipelinesText), nil, overrides)
@@ -177,16 +171,27 @@ func (r *runner) configure() (*config.Config, error) {
 	return c, nil
 }
 
+// addresses are the settings that name peers.
+func addresses(kafka, registry, catalog, warehouse string) []config.Override {
+	return []config.Override{
+		{Path: "kafka.bootstrap.servers", Value: kafka},
+		{Path: "registry.url", Value: registry},
+		{Path: "catalog.type", Value: "rest"},
+		{Path: "catalog.uri", Value: catalog},
+		{Path: "catalog.warehouse", Value: warehouse},
+	}
+}
+
 // ownPeers warns of peers that a configuration names and a run does not use.
 func ownPeers(path string, c *config.Config) config.Warnings {
 	var named []string
-	if len(c.Kafka.BootstrapServers) > 0 {
+	if c.Overruled("kafka.bootstrap.servers") {
 		named = append(named, "kafka")
 	}
-	if len(c.Registry.URLs) > 0 {
+	if c.Overruled("registry.url") {
 		named = append(named, "registry")
 	}
-	if c.Catalog.URI != "" || c.Catalog.Warehouse != "" {
+	if c.Overruled("catalog.uri") || c.Overruled("catalog.warehouse") {
 		named = append(named, "catalog")
 	}
 	if len(named) == 0 {

@@ -100,10 +100,11 @@ func TestPeersOfTheUsersFileThatAreNotUsedAreNamed(t *testing.T) {
 		"kafka: { group.id: mine }\n": "",
 		"kafka: { bootstrap.servers: b:9092 }\ncatalog: { uri: \"http://c:8181\" }\n": "kafka, catalog are not used",
 		"registry: { url: \"http://r:8081\" }\n":                                      "registry are not used",
+		"catalog: { uri: \"\", type: sql }\n":                                         "",
 	} {
 		path := filepath.Join(t.TempDir(), "my.yaml")
 		require.NoError(t, os.WriteFile(path, []byte(text+pipelines), 0o600))
-		c, _, err := config.Load(path, nil, nil)
+		c, _, err := config.Load(path, nil, addresses("k:9092", "http://dev:8081", "http://dev:8181", "file:///wh"))
 		require.NoError(t, err)
 		warnings := ownPeers(path, c)
 		if named == "" {
