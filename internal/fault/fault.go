@@ -154,6 +154,15 @@ func Describe(err error) string {
 	return Text(err) + " [" + e.Reason.String() + "]"
 }
 
+// FirstOf is a list for people of at most so many entries, and one that counts the
+// others: "and 3 more". It may write to the list's memory.
+func FirstOf(list []string, most int) []string {
+	if more := len(list) - most; more > 0 {
+		return append(list[:most], fmt.Sprintf("and %d more", more))
+	}
+	return list
+}
+
 // Text is err for people without any reason word, for places that say by themselves
 // what kind of trouble it is.
 func Text(err error) string {

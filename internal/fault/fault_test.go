@@ -55,3 +55,9 @@ func TestAReasonIsSaidOnceHoweverOftenItWasWrapped(t *testing.T) {
 	require.Equal(t, "asking: no such topic", fault.Text(other))
 	require.Equal(t, "a\nb", fault.Text(errors.Join(fault.New(fault.Corrupt, "a"), fault.New(fault.NotYet, "b"))))
 }
+
+func TestALongListIsCutAndCounted(t *testing.T) {
+	require.Empty(t, fault.FirstOf(nil, 2))
+	require.Equal(t, []string{"a", "b"}, fault.FirstOf([]string{"a", "b"}, 2))
+	require.Equal(t, []string{"a", "b", "and 2 more"}, fault.FirstOf([]string{"a", "b", "c", "d"}, 2))
+}

@@ -119,11 +119,7 @@ func positions(s lake.State) string {
 	v := s.Vector()
 	var out []string
 	for _, p := range v.Partitions() {
-		if len(out) == 8 {
-			out = append(out, fmt.Sprintf("and %d more", len(v)-8))
-			break
-		}
 		out = append(out, fmt.Sprintf("%v at %d", p, v[p]))
 	}
-	return strings.Join(out, ", ")
+	return strings.Join(fault.FirstOf(out, 8), ", ")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/apache/iceberg-go/table"
 
+	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 )
 
@@ -309,5 +310,5 @@ func (a *auditor) suspects(did string, may func(*link) bool) string {
 		return ""
 	}
 	slices.Reverse(out)
-	return "; snapshots of others that may have " + did + ": " + strings.Join(firstOf(out, examples), ", ")
+	return "; snapshots of others that may have " + did + ": " + strings.Join(fault.FirstOf(out, examples), ", ")
 }

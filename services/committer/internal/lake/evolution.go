@@ -10,6 +10,7 @@ import (
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
+	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/schema"
 )
 
@@ -60,7 +61,7 @@ func (e Evolution) Clone() Evolution {
 // With is a copy with one more entry in the log.
 func (e Evolution) With(entry Evolved) Evolution {
 	out := e.Clone()
-	entry.Changes = firstOf(slices.Clone(entry.Changes), maxLines)
+	entry.Changes = fault.FirstOf(slices.Clone(entry.Changes), maxLines)
 	out.Log = append(out.Log, entry)
 	if extra := len(out.Log) - maxLog; extra > 0 {
 		out.Log = slices.Clone(out.Log[extra:])

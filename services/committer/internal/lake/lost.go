@@ -188,6 +188,6 @@ func (a *auditor) tellLives(name string, p *Pipeline) {
 			}
 		}
 		a.r.note("topic %s of pipeline %s was created again (on_data_loss: continue): the table has %s; what an earlier one held beyond is lost, and how much that was nobody knows",
-			topic, name, strings.Join(firstOf(lives, mostNamed), ", "))
+			topic, name, strings.Join(fault.FirstOf(lives, mostNamed), ", "))
 	}
 }

@@ -303,15 +303,6 @@ func (p *Pipeline) check(name string) error {
 // mostNamed is how many partitions a message names.
 const mostNamed = 16
 
-// firstOf is a list for people of at most so many entries, and one that counts the others. It may write to the list's
-// memory.
-func firstOf(list []string, most int) []string {
-	if more := len(list) - most; more > 0 {
-		return append(list[:most], fmt.Sprintf("and %d more", more))
-	}
-	return list
-}
-
 // behind names the partitions in which s stands lower than o, with both positions;
 // "" for none.
 func (s State) behind(o State) string {
@@ -326,5 +317,5 @@ func (s State) behind(o State) string {
 			out = append(out, fmt.Sprintf("%s %d, was %d", part, pos.Next, want[part].Next))
 		}
 	}
-	return strings.Join(firstOf(out, mostNamed), "; ")
+	return strings.Join(fault.FirstOf(out, mostNamed), "; ")
 }

@@ -451,16 +451,12 @@ const ReasonSchemaRefused = "schema_refused"
 
 // refusal says why records of a source wait, and what ends it; or, where that was decided, why they are in quarantine.
 func (t *table) refusal(src Source, list []*committerv1.SchemaRefusal, quarantine bool) error {
-	const few = 3
 	var parts []string
-	for _, r := range list[:min(few, len(list))] {
+	for _, r := range list {
 		parts = append(parts, fmt.Sprintf("column %s is %s in the table and %s in the source: %s",
 			r.GetPath(), r.GetTableType(), r.GetSourceType(), r.GetWhy()))
 	}
-	if more := len(list) - few; more > 0 {
-		parts = append(parts, fmt.Sprintf("and %d more", more))
-	}
-	text := fmt.Sprintf("table %s refuses %s: %s", t.name, src.Name(), strings.Join(parts, "; "))
+	text := fmt.Sprintf("table %s refuses %s: %s", t.name, src.Name(), strings.Join(fault.FirstOf(parts, 3), "; "))
 	if quarantine {
 		return &RecordError{Reason: ReasonSchemaRefused, Text: text}
 	}
