@@ -228,9 +228,12 @@ func TestPrecedenceIsFlagsEnvironmentFileDefaults(t *testing.T) {
 
 func TestAFlagRemembersWhatItTookThePlaceOf(t *testing.T) {
 	c, _, err := Parse("icestream.yaml", []byte("kafka: {bootstrap.servers: [a:1, b:2]}\ncatalog: {uri: \"\", warehouse: \"s3://a\"}\n"),
-		[]string{"ICESTREAM_REGISTRY_URL=http://r:8081"}, []Override{
-			{Path: "kafka.bootstrap.servers", Value: "k:9092"}, {Path: "registry.url", Value: "http://k:8081"},
-			{Path: "catalog.uri", Value: "http://k:8181"}, {Path: "node.metrics", Value: "k:1"},
+		[]string{"ICESTREAM_REGISTRY_URL=http://r:8081"},
+		[]Override{
+			{Path: "kafka.bootstrap.servers", Value: "k:9092"},
+			{Path: "registry.url", Value: "http://k:8081"},
+			{Path: "catalog.uri", Value: "http://k:8181"},
+			{Path: "node.metrics", Value: "k:1"},
 		})
 	require.NoError(t, err)
 	require.True(t, c.Overruled("kafka.bootstrap.servers"), "of the file")
