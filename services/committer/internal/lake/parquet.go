@@ -194,16 +194,24 @@ func writeLeaf(ctx context.Context, to file.ColumnChunkWriter, l levels.Leaf) (e
 		}
 	case *array.String:
 		if to, ok := to.(*file.ByteArrayColumnChunkWriter); ok && a.Len() > 0 && to.SupportsArrowOffsets() {
-			_, err = to.WriteBatchArrow(a.Data().Buffers()[2].Bytes(), a.ValueOffsets(), l.Def, l.Rep)
+			_, err = to.WriteBatchArrow(bytesOf(a), a.ValueOffsets(), l.Def, l.Rep)
 			return err
 		}
 	case *array.Binary:
 		if to, ok := to.(*file.ByteArrayColumnChunkWriter); ok && a.Len() > 0 && to.SupportsArrowOffsets() {
-			_, err = to.WriteBatchArrow(a.Data().Buffers()[2].Bytes(), a.ValueOffsets(), l.Def, l.Rep)
+			_, err = to.WriteBatchArrow(bytesOf(a), a.ValueOffsets(), l.Def, l.Rep)
 			return err
 		}
 	}
 	return pqarrow.WriteArrowToColumn(ctx, to, l.Values, l.Def, l.Rep, l.Nullable)
+}
+
+// bytesOf is the memory of strings; there need be none where all are empty.
+func bytesOf(a arrow.Array) []byte {
+	if b := a.Data().Buffers()[2]; b != nil {
+		return b.Bytes()
+	}
+	return nil
 }
 
 // cut ends the row group, which frees its memory.
