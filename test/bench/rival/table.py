@@ -36,7 +36,8 @@ for shape in ("events", "orders"):
         print("%-8s memory ratio %s" % (shape, verdict(shape + " memory", best["icestream"][1] / best["connect"][1], MEMORY_AIM)))
 print("""
 CPU s/M: user and system CPU seconds per million rows, least of the rounds (the sink's first round pays for its JIT).
-The sink's worker is up already and its start is not counted; ours counts the start of all four processes.
+The sink's worker is up already and its start is not counted. Nor is that of our buffer, committer and replica; the start
+of ingest, which is to us what a connector is to a worker, is.
 Ours also writes the metadata columns _lsn and _kafka. rows/s is rounded by the commit interval: compare CPU.
 load average: %s""" % " ".join("%.1f" % r["load"] for r in runs))
 if missed and sys.argv[2:] == ["gate"]:
