@@ -48,7 +48,6 @@ type layout struct {
 // field ids at every depth. The dictionary's cost check must be asked for leaf by
 // leaf; without it the library keeps dictionaries that only cost.
 func newLayout(sch *arrow.Schema) (*layout, error) {
-	keepEncoders()
 	marked := markTypes(sch)
 	options := []parquet.WriterProperty{
 		parquet.WithCompression(compress.Codecs.Zstd), parquet.WithCompressionLevel(zstdLevel),
@@ -61,7 +60,13 @@ func newLayout(sch *arrow.Schema) (*layout, error) {
 		return nil, fault.New(fault.Internal, "laying out Parquet columns: %w", err)
 	}
 	for i := range leaves.NumColumns() {
-		options = append(options, parquet.WithDictionaryCostFallbackFor(leaves.Column(i).Path(), true))
+		leaf := leaves.Column(i)
+		options = append(options, parquet.WithDictionaryCostFallbackFor(leaf.Path(), true))
+		// Below a list the library (v18.8.0) takes lists that are empty for values that
+		// are null and, where it then counts no value, leaves values out of the bounds.
+		if leaf.MaxRepetitionLevel() > 0 {
+			options = append(options, parquet.WithStatsFor(leaf.Path(), false))
+		}
 	}
 	// What hardly changes from row to row costs the compressor nothing and a dictionary
 	// a look-up for each value; who reads these columns reads few of them.
@@ -134,17 +139,8 @@ func (f *parquetFile) writeSlice(rec arrow.RecordBatch) (err error) {
 	}
 	leaf := 0
 	for i, column := range rec.Columns() {
-		field := f.layout.schema.Field(i)
-		err := f.walker.Column(column, field.Nullable, func(l levels.Leaf) error {
-			to, err := f.group.Column(leaf)
-			if err != nil {
-				return err
-			}
-			leaf++
-			return writeLeaf(f.ctx, to, l)
-		})
-		if err != nil {
-			return fmt.Errorf("column %q: %w", field.Name, err)
+		if err := f.writeColumn(column, f.layout.schema.Field(i), &leaf); err != nil {
+			return err
 		}
 	}
 	f.rows += rec.NumRows()
@@ -154,10 +150,38 @@ func (f *parquetFile) writeSlice(rec arrow.RecordBatch) (err error) {
 	return nil
 }
 
+// writeColumn appends a column, whose first leaf is given and counted on. Pages stay in
+// memory until the row group ends, so what fails here is the column's fault.
+func (f *parquetFile) writeColumn(column arrow.Array, field arrow.Field, leaf *int) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v", r)
+		}
+		if err != nil {
+			err = fault.New(fault.Corrupt, "column %q: %w", field.Name, err)
+		}
+	}()
+	return f.walker.Column(column, field.Nullable, func(l levels.Leaf) error {
+		to, err := f.group.Column(*leaf)
+		if err != nil {
+			return err
+		}
+		*leaf++
+		return writeLeaf(f.ctx, to, l)
+	})
+}
+
 // writeLeaf appends the values of a leaf. The library takes its slow path, with a
 // bitmap and often a copy, wherever nulls are possible; where there are none, and
 // Parquet stores what Arrow holds, the fast one is asked for.
 func writeLeaf(ctx context.Context, to file.ColumnChunkWriter, l levels.Leaf) (err error) {
+	if err := countDigits(l.Values); err != nil {
+		return err
+	}
+	if to, ok := to.(*file.ByteArrayColumnChunkWriter); ok && l.Values.Len() == 0 {
+		_, err = to.WriteBatch(nil, l.Def, l.Rep) // the library's way wants an offset
+		return err
+	}
 	if !l.Dense {
 		return pqarrow.WriteArrowToColumn(ctx, to, l.Values, l.Def, l.Rep, l.Nullable)
 	}
@@ -204,6 +228,25 @@ func writeLeaf(ctx context.Context, to file.ColumnChunkWriter, l levels.Leaf) (e
 		}
 	}
 	return pqarrow.WriteArrowToColumn(ctx, to, l.Values, l.Def, l.Rep, l.Nullable)
+}
+
+// countDigits fails for a decimal that is stored as bytes and has more digits than its type
+// says: the library would write the lower ones. Those that become integers it checks.
+func countDigits(a arrow.Array) error {
+	d, ok := a.(*array.Decimal128)
+	if !ok {
+		return nil
+	}
+	precision := d.DataType().(*arrow.Decimal128Type).Precision
+	if precision <= integerDigits {
+		return nil
+	}
+	for i, v := range d.Values() {
+		if d.IsValid(i) && (v.Abs().Sign() < 0 || !v.FitsInPrecision(precision)) { // the least has no absolute value
+			return fmt.Errorf("the decimal %s has more than %d digits", v.BigInt(), precision)
+		}
+	}
+	return nil
 }
 
 // bytesOf is the memory of strings; there need be none where all are empty.

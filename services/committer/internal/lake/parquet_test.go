@@ -56,7 +56,7 @@ func TestFilesHoldWhatTheLibrarysWriterWrites(t *testing.T) {
 				}
 				rec := b.NewRecordBatch()
 				parts := []arrow.RecordBatch{rec.NewSlice(0, 1), rec.NewSlice(1, 600), rec.NewSlice(600, 1200)} // the dictionary is given up in one of them
-				if want, got := theirs(t, sch, parts), ours(t, sch, parts); want != got { // megabytes of it
+				if want, got := theirs(t, sch, parts), ours(t, sch, parts); want != got {                       // megabytes of it
 					i := 0
 					for i < min(len(want), len(got)) && want[i] == got[i] {
 						i++
@@ -113,6 +113,14 @@ func theirs(t *testing.T, sch *arrow.Schema, parts []arrow.RecordBatch) string {
 
 func jsonOf(t *testing.T, parquetFile []byte) string {
 	t.Helper()
+	js, err := recordOf(t, parquetFile).MarshalJSON()
+	require.NoError(t, err)
+	return string(js)
+}
+
+// recordOf are the rows of a file in one batch.
+func recordOf(t *testing.T, parquetFile []byte) arrow.RecordBatch {
+	t.Helper()
 	f, err := file.NewParquetReader(bytes.NewReader(parquetFile))
 	require.NoError(t, err)
 	r, err := pqarrow.NewFileReader(f, pqarrow.ArrowReadProperties{}, memory.DefaultAllocator)
@@ -121,9 +129,7 @@ func jsonOf(t *testing.T, parquetFile []byte) string {
 	require.NoError(t, err)
 	rows := array.NewTableReader(tbl, tbl.NumRows())
 	require.True(t, rows.Next())
-	js, err := rows.RecordBatch().MarshalJSON()
-	require.NoError(t, err)
-	return string(js)
+	return rows.RecordBatch()
 }
 
 // anyValue appends a value, or a null where it may, nulls times in ten.
@@ -185,7 +191,6 @@ func anyValue(r *rand.Rand, b array.Builder, nullable bool, nulls int) {
 // Pages that are compressed at once by many files are read by the library's codec, and
 // more encoders than there are processors are not kept.
 func TestPagesAreCompressedByEncodersThatAreKept(t *testing.T) {
-	keepEncoders()
 	codec, err := compress.GetCodec(compress.Codecs.Zstd)
 	require.NoError(t, err)
 	ours, ok := codec.(*zstdCodec)

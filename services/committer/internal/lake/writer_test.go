@@ -53,7 +53,7 @@ func TestFilesAreWhatEveryEngineReads(t *testing.T) {
 		require.Equal(t, compress.Codecs.Zstd, chunk.Compression())
 		set, err := chunk.StatsSet()
 		require.NoError(t, err)
-		require.True(t, set, c.Path())
+		require.Equal(t, c.MaxRepetitionLevel() == 0, set, c.Path()) // below lists the library leaves values out of the bounds
 	}
 	d := files[0].data
 	require.Equal(t, int64(100), d.Count())

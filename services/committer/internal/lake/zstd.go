@@ -2,7 +2,6 @@ package lake
 
 import (
 	"runtime"
-	"sync"
 
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/klauspost/compress/zstd"
@@ -25,15 +24,20 @@ type library interface {
 	compress.ErrorCodec
 }
 
-// keepEncoders puts zstdCodec in the place of the library's codec.
-var keepEncoders = sync.OnceFunc(func() {
+// The library's table of codecs has no lock, and whoever opens a Parquet file reads it:
+// it may be changed before main begins, and never after.
+var _ = keepEncoders()
+
+// keepEncoders puts zstdCodec in the place of the library's codec and says whether it could.
+func keepEncoders() bool {
 	codec, err := compress.GetCodec(compress.Codecs.Zstd)
 	theirs, ok := codec.(library)
 	if err != nil || !ok {
-		return // another release of the library: its own codec does the same, at more cost
+		return false // another release of the library: its own codec does the same, at more cost
 	}
 	compress.RegisterCodec(compress.Codecs.Zstd, &zstdCodec{library: theirs, idle: make(chan *zstd.Encoder, runtime.GOMAXPROCS(0))})
-})
+	return true
+}
 
 // EncodeLevel compresses a page. What the library asks of its encoders is kept, but
 // for the checksum, which no page of another writer has: 4 bytes, and a pass over it.

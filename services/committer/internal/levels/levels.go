@@ -45,8 +45,8 @@ type entries struct {
 }
 
 // Column calls leaf for each leaf of a column, in the order of a Parquet schema. It
-// fails for a null list that is not empty, and for types that Parquet tables of
-// Iceberg do not have.
+// fails for a null where there may be none, a null list that is not empty, a list that
+// ends before it begins, and for types that Parquet tables of Iceberg do not have.
 func (w *Walker) Column(column arrow.Array, nullable bool, leaf func(Leaf) error) error {
 	return w.visit(column, nullable, entries{n: column.Len(), slots: column.Len()}, leaf)
 }
@@ -58,7 +58,10 @@ func (w *Walker) visit(a arrow.Array, nullable bool, e entries, leaf func(Leaf) 
 	case array.ExtensionArray:
 		return w.visit(a.Storage(), nullable, e, leaf)
 	case *array.Struct:
-		e = w.optional(a, nullable, e)
+		e, err := w.optional(a, nullable, e)
+		if err != nil {
+			return err
+		}
 		for i, f := range a.DataType().(*arrow.StructType).Fields() {
 			if err := w.visit(a.Field(i), f.Nullable, e, leaf); err != nil {
 				return err
@@ -70,10 +73,16 @@ func (w *Walker) visit(a arrow.Array, nullable bool, e entries, leaf func(Leaf) 
 	case *array.List:
 		return w.list(a, nullable, e, leaf)
 	}
-	if _, nested := a.DataType().(arrow.NestedType); nested {
+	if _, nested := a.DataType().(arrow.NestedType); nested || a.DataType().ID() == arrow.DICTIONARY {
 		return fmt.Errorf("a column of type %s cannot be written to Parquet", a.DataType())
 	}
-	e = w.optional(a, nullable, e)
+	e, err := w.optional(a, nullable, e)
+	if err != nil {
+		return err
+	}
+	if b := a.Data().Buffers(); len(b) == 2 && b[1] == nil && a.Len() > 0 && (!e.holes || slices.Contains(e.def, e.level)) {
+		return fmt.Errorf("%d values of type %s are missing", a.Len(), a.DataType())
+	}
 	out := Leaf{Values: a, Def: e.def, Rep: e.rep, Nullable: nullable, Dense: !e.holes}
 	if out.Def == nil && e.level > 0 {
 		out.Def = w.constant(e.level, e.n)
@@ -82,12 +91,19 @@ func (w *Walker) visit(a arrow.Array, nullable bool, e entries, leaf func(Leaf) 
 }
 
 // optional takes in that a may be null: entries whose slot is not go up a level.
-func (w *Walker) optional(a arrow.Array, nullable bool, e entries) entries {
+func (w *Walker) optional(a arrow.Array, nullable bool, e entries) (entries, error) {
+	nulls, err := nullsOf(a)
+	if err != nil {
+		return e, err
+	}
 	if !nullable {
-		return e
+		if nulls > 0 && !e.onlyBelowNulls(a) {
+			return e, fmt.Errorf("a value is null and may not be: %d of %d of its type %s are", nulls, a.Len(), a.DataType())
+		}
+		return e, nil
 	}
 	up := e.level + 1
-	switch nulls := a.NullN(); {
+	switch {
 	case nulls == 0 && e.def == nil:
 	case nulls == 0:
 		def := w.take(e.n)
@@ -118,7 +134,37 @@ func (w *Walker) optional(a arrow.Array, nullable bool, e entries) entries {
 		e.def, e.holes = def, true
 	}
 	e.level = up
-	return e
+	return e, nil
+}
+
+// nullsOf is the number of nulls of an array. One that has no bitmap has none.
+func nullsOf(a arrow.Array) (int, error) {
+	if len(a.NullBitmapBytes()) > 0 {
+		return a.NullN(), nil
+	}
+	if n := a.Data().NullN(); n > 0 {
+		return 0, fmt.Errorf("%d values of type %s are null, and nothing says which", n, a.DataType())
+	}
+	return 0, nil
+}
+
+// onlyBelowNulls reports whether all that is null in a lies below another null.
+func (e *entries) onlyBelowNulls(a arrow.Array) bool {
+	valid, slot := a.NullBitmapBytes(), a.Data().Offset()
+	for i := range e.n {
+		d := e.level
+		if e.def != nil {
+			d = e.def[i]
+		}
+		if d < e.slot {
+			continue
+		}
+		if d == e.level && bit(valid, slot) == 0 {
+			return false
+		}
+		slot++
+	}
+	return true
 }
 
 // bit is 1 for a valid slot.
@@ -127,9 +173,18 @@ func bit(valid []byte, slot int) int16 { return int16(valid[slot>>3] >> (slot & 
 // list goes down into the elements: an entry becomes as many as it has elements,
 // and stays one where the list is null or empty.
 func (w *Walker) list(a *array.List, nullable bool, e entries, leaf func(Leaf) error) error {
-	e = w.optional(a, nullable, e)
-	offsets := a.Offsets()[a.Data().Offset():]
+	e, err := w.optional(a, nullable, e)
+	if err != nil {
+		return err
+	}
+	offsets := []int32{0} // an array without lists need not have offsets
+	if e.slots > 0 {
+		offsets = a.Offsets()[a.Data().Offset():][:e.slots+1]
+	}
 	first, end := offsets[0], offsets[e.slots]
+	if !slices.IsSorted(offsets) {
+		return fmt.Errorf("the elements of a list end before they begin")
+	}
 	most := e.n + int(end-first)
 	def, rep, slot := w.take(most)[:0], w.take(most)[:0], 0
 	for i := range e.n {

@@ -69,6 +69,20 @@ func TestANullListWithElementsIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "has 2 elements")
 }
 
+func TestTypesThatParquetHasNotAreRefused(t *testing.T) {
+	number := arrow.PrimitiveTypes.Int32
+	for _, dt := range []arrow.DataType{
+		&arrow.DictionaryType{IndexType: number, ValueType: arrow.BinaryTypes.String}, arrow.DenseUnionOf([]arrow.Field{{Name: "a", Type: number}}, []arrow.UnionTypeCode{0}),
+		arrow.SparseUnionOf([]arrow.Field{{Name: "a", Type: number}}, []arrow.UnionTypeCode{0}), arrow.FixedSizeListOf(2, number), arrow.LargeListOf(number), arrow.ListViewOf(number),
+		arrow.RunEndEncodedOf(number, number),
+	} {
+		a := array.MakeArrayOfNull(memory.DefaultAllocator, dt, 3)
+		var w levels.Walker
+		err := w.Column(a, true, func(levels.Leaf) error { return nil })
+		require.ErrorContains(t, err, "cannot be written to Parquet", dt)
+	}
+}
+
 func TestALeafThatFailsEndsTheWalk(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	f := arrow.Field{Name: "c", Type: arrow.StructOf(arrow.Field{Name: "a", Type: arrow.PrimitiveTypes.Int32}, arrow.Field{Name: "b", Type: arrow.PrimitiveTypes.Int32})}
