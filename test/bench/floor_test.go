@@ -89,7 +89,7 @@ func writeFloor(t *testing.T, path string, batches []arrow.RecordBatch) {
 	f, err := os.Create(path)
 	require.NoError(t, err)
 	options := []parquet.WriterProperty{
-		parquet.WithCompression(compress.Codecs.Zstd), parquet.WithCompressionLevel(1), parquet.WithDataPageSize(120 << 10), parquet.WithBatchSize(512),
+		parquet.WithCompression(compress.Codecs.Zstd), parquet.WithCompressionLevel(1), parquet.WithDataPageSize(96 << 10),
 		parquet.WithStats(true), parquet.WithStoreDecimalAsInteger(true), parquet.WithVersion(parquet.V2_LATEST),
 	}
 	leaves, err := pqarrow.ToParquet(schema, parquet.NewWriterProperties(), pqarrow.DefaultWriterProps())
