@@ -96,45 +96,51 @@ func (w *Walker) optional(a arrow.Array, nullable bool, e entries) (entries, err
 	if err != nil {
 		return e, err
 	}
-	if !nullable {
-		if nulls > 0 && !e.onlyBelowNulls(a) {
-			return e, fmt.Errorf("a value is null and may not be: %d of %d of its type %s are", nulls, a.Len(), a.DataType())
-		}
-		return e, nil
-	}
-	up := e.level + 1
 	switch {
-	case nulls == 0 && e.def == nil:
+	case nulls == 0 && (e.def == nil || !nullable):
 	case nulls == 0:
 		def := w.take(e.n)
 		for i, d := range e.def {
 			if d == e.level {
-				d = up
+				d++
 			}
 			def[i] = d
 		}
 		e.def = def
-	case e.def == nil:
-		def, valid := w.take(e.n), a.NullBitmapBytes()
-		for i := range def {
-			def[i] = e.level + bit(valid, a.Data().Offset()+i)
-		}
-		e.def, e.holes = def, true
 	default:
-		def, valid, slot := w.take(e.n), a.NullBitmapBytes(), a.Data().Offset()
-		for i, d := range e.def {
-			if d >= e.slot {
-				if d == e.level {
-					d += bit(valid, slot)
-				}
-				slot++
-			}
-			def[i] = d
+		def, found := w.lift(a, e)
+		if nullable {
+			e.def, e.holes = def, true
+		} else if found > 0 {
+			return e, fmt.Errorf("a value is null and may not be: %d of %d of its type %s are", nulls, a.Len(), a.DataType())
 		}
-		e.def, e.holes = def, true
 	}
-	e.level = up
+	if nullable {
+		e.level++
+	}
 	return e, nil
+}
+
+// lift is the levels of the entries where those whose slot in a holds a value are up by
+// one, and the number of nulls in a that are not below another.
+func (w *Walker) lift(a arrow.Array, e entries) (def []int16, nulls int) {
+	def, valid, slot := w.take(e.n), a.NullBitmapBytes(), a.Data().Offset()
+	for i := range def {
+		d := e.level
+		if e.def != nil {
+			d = e.def[i]
+		}
+		if d >= e.slot {
+			if d == e.level {
+				up := bit(valid, slot)
+				nulls += 1 - int(up)
+				d += up
+			}
+			slot++
+		}
+		def[i] = d
+	}
+	return def, nulls
 }
 
 // nullsOf is the number of nulls of an array. One that has no bitmap has none.
@@ -146,25 +152,6 @@ func nullsOf(a arrow.Array) (int, error) {
 		return 0, fmt.Errorf("%d values of type %s are null, and nothing says which", n, a.DataType())
 	}
 	return 0, nil
-}
-
-// onlyBelowNulls reports whether all that is null in a lies below another null.
-func (e *entries) onlyBelowNulls(a arrow.Array) bool {
-	valid, slot := a.NullBitmapBytes(), a.Data().Offset()
-	for i := range e.n {
-		d := e.level
-		if e.def != nil {
-			d = e.def[i]
-		}
-		if d < e.slot {
-			continue
-		}
-		if d == e.level && bit(valid, slot) == 0 {
-			return false
-		}
-		slot++
-	}
-	return true
 }
 
 // bit is 1 for a valid slot.
