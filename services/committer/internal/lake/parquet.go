@@ -42,7 +42,6 @@ type layout struct {
 	schema  *arrow.Schema
 	parquet *pqschema.Schema
 	props   *parquet.WriterProperties
-	cover   bool // some column needs covered
 }
 
 // newLayout derives the writer properties of a schema whose fields carry Iceberg
@@ -74,7 +73,7 @@ func newLayout(sch *arrow.Schema) (*layout, error) {
 	for _, name := range []string{"topic", "partition", "timestamp", "schema_id"} {
 		options = append(options, parquet.WithDictionaryFor(schema.KafkaColumn+"."+name, false))
 	}
-	l := &layout{schema: sch, props: parquet.NewWriterProperties(options...), cover: longDecimal(arrow.StructOf(sch.Fields()...))}
+	l := &layout{schema: sch, props: parquet.NewWriterProperties(options...)}
 	l.parquet, err = pqarrow.ToParquet(marked, l.props, pqarrow.DefaultWriterProps())
 	return l, err
 }
@@ -111,12 +110,7 @@ func (l *layout) open(w io.Writer) (*parquetFile, error) {
 
 // write appends a batch, whose columns must have the types of the layout. A
 // batch that breaks Arrow's own rules is an error, never a panic.
-func (f *parquetFile) write(rec arrow.RecordBatch) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fault.New(fault.Corrupt, "writing %d rows to Parquet: %v", rec.NumRows(), r)
-		}
-	}()
+func (f *parquetFile) write(rec arrow.RecordBatch) error {
 	for from := int64(0); from < rec.NumRows(); from += sliceRows {
 		part := rec.NewSlice(from, min(from+sliceRows, rec.NumRows()))
 		err := f.writeSlice(part)
@@ -133,10 +127,6 @@ func (f *parquetFile) writeSlice(rec arrow.RecordBatch) (err error) {
 		if f.group, err = f.w.AppendBufferedRowGroupChecked(); err != nil {
 			return err
 		}
-	}
-	if f.layout.cover {
-		rec = covered(rec)
-		defer rec.Release()
 	}
 	leaf := 0
 	for i, column := range rec.Columns() {
@@ -155,13 +145,11 @@ func (f *parquetFile) writeSlice(rec arrow.RecordBatch) (err error) {
 // memory until the row group ends, so what fails here is the column's fault.
 func (f *parquetFile) writeColumn(column arrow.Array, field arrow.Field, leaf *int) (err error) {
 	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%v", r)
-		}
 		if err != nil {
 			err = fault.New(fault.Corrupt, "column %q: %w", field.Name, err)
 		}
 	}()
+	defer caught(&err)
 	return f.walker.Column(column, field.Nullable, func(l levels.Leaf) error {
 		to, err := f.group.Column(*leaf)
 		if err != nil {
@@ -173,81 +161,51 @@ func (f *parquetFile) writeColumn(column arrow.Array, field arrow.Field, leaf *i
 }
 
 // writeLeaf appends the values of a leaf. The library takes its slow path, with a
-// bitmap and often a copy, wherever nulls are possible; where there are none, and
-// Parquet stores what Arrow holds, the fast one is asked for.
+// bitmap and often a copy, for all that lies in a struct that may be null; where none
+// is, and Parquet stores what Arrow holds, the fast one is asked for.
 func writeLeaf(ctx context.Context, to file.ColumnChunkWriter, l levels.Leaf) (err error) {
-	if err := countDigits(l.Values); err != nil {
-		return err
+	if t, ok := l.Values.DataType().(*arrow.Decimal128Type); ok && t.Precision > integerDigits {
+		return writeLongDecimals(ctx, to, l, t.Precision)
 	}
-	if to, ok := to.(*file.ByteArrayColumnChunkWriter); ok && l.Values.Len() == 0 {
-		_, err = to.WriteBatch(nil, l.Def, l.Rep) // the library's way wants an offset
+	texts, ok := to.(*file.ByteArrayColumnChunkWriter)
+	switch {
+	case ok && l.Values.Len() == 0:
+		_, err = texts.WriteBatch(nil, l.Def, l.Rep) // the library's way wants an offset
 		return err
-	}
-	if !l.Dense {
+	case !l.Dense || l.Values.Len() == 0:
 		return pqarrow.WriteArrowToColumn(ctx, to, l.Values, l.Def, l.Rep, l.Nullable)
 	}
 	switch a := l.Values.(type) {
 	case *array.Int64:
-		if to, ok := to.(*file.Int64ColumnChunkWriter); ok {
-			_, err = to.WriteBatch(a.Int64Values(), l.Def, l.Rep)
-			return err
-		}
+		return writeValues(to, a.Int64Values(), l)
 	case *array.Timestamp:
-		if to, ok := to.(*file.Int64ColumnChunkWriter); ok && a.DataType().(*arrow.TimestampType).Unit >= arrow.Microsecond {
-			_, err = to.WriteBatch(arrow.Int64Traits.CastFromBytes(arrow.TimestampTraits.CastToBytes(a.TimestampValues())), l.Def, l.Rep)
-			return err
+		if a.DataType().(*arrow.TimestampType).Unit >= arrow.Microsecond {
+			return writeValues(to, arrow.Int64Traits.CastFromBytes(arrow.TimestampTraits.CastToBytes(a.TimestampValues())), l)
 		}
 	case *array.Int32:
-		if to, ok := to.(*file.Int32ColumnChunkWriter); ok {
-			_, err = to.WriteBatch(a.Int32Values(), l.Def, l.Rep)
-			return err
-		}
+		return writeValues(to, a.Int32Values(), l)
 	case *array.Float64:
-		if to, ok := to.(*file.Float64ColumnChunkWriter); ok {
-			_, err = to.WriteBatch(a.Float64Values(), l.Def, l.Rep)
-			return err
-		}
+		return writeValues(to, a.Float64Values(), l)
 	case *array.Float32:
-		if to, ok := to.(*file.Float32ColumnChunkWriter); ok {
-			_, err = to.WriteBatch(a.Float32Values(), l.Def, l.Rep)
-			return err
-		}
+		return writeValues(to, a.Float32Values(), l)
 	case *array.Boolean:
-		if to, ok := to.(*file.BooleanColumnChunkWriter); ok && a.Len() > 0 {
-			_, err = to.WriteBitmapBatch(a.Data().Buffers()[1].Bytes(), int64(a.Data().Offset()), a.Len(), l.Def, l.Rep)
-			return err
-		}
-	case *array.String:
-		if to, ok := to.(*file.ByteArrayColumnChunkWriter); ok && a.Len() > 0 && to.SupportsArrowOffsets() {
-			_, err = to.WriteBatchArrow(bytesOf(a), a.ValueOffsets(), l.Def, l.Rep)
-			return err
-		}
-	case *array.Binary:
-		if to, ok := to.(*file.ByteArrayColumnChunkWriter); ok && a.Len() > 0 && to.SupportsArrowOffsets() {
-			_, err = to.WriteBatchArrow(bytesOf(a), a.ValueOffsets(), l.Def, l.Rep)
+		_, err = to.(*file.BooleanColumnChunkWriter).WriteBitmapBatch(a.Data().Buffers()[1].Bytes(), int64(a.Data().Offset()), a.Len(), l.Def, l.Rep)
+		return err
+	case interface{ ValueOffsets() []int32 }: // strings and bytes
+		if texts.SupportsArrowOffsets() {
+			_, err = texts.WriteBatchArrow(bytesOf(l.Values), a.ValueOffsets(), l.Def, l.Rep)
 			return err
 		}
 	}
 	return pqarrow.WriteArrowToColumn(ctx, to, l.Values, l.Def, l.Rep, l.Nullable)
 }
 
-// countDigits fails for a decimal that is stored as bytes and has more digits than its type
-// says: the library would write the lower ones. Those that become integers it checks.
-func countDigits(a arrow.Array) error {
-	d, ok := a.(*array.Decimal128)
-	if !ok {
-		return nil
-	}
-	precision := d.DataType().(*arrow.Decimal128Type).Precision
-	if precision <= integerDigits {
-		return nil
-	}
-	for i, v := range d.Values() {
-		if d.IsValid(i) && (v.Abs().Sign() < 0 || !v.FitsInPrecision(precision)) { // the least has no absolute value
-			return fmt.Errorf("the decimal %s has more than %d digits", v.BigInt(), precision)
-		}
-	}
-	return nil
+// writeValues appends numbers that are in the file as they are in memory.
+func writeValues[T any](to file.ColumnChunkWriter, values []T, l levels.Leaf) error {
+	_, err := to.(interface {
+		WriteBatch([]T, []int16, []int16) (int64, error)
+	}).WriteBatch(values, l.Def, l.Rep)
+	return err
 }
 
 // bytesOf is the memory of strings; there need be none where all are empty.
@@ -258,14 +216,22 @@ func bytesOf(a arrow.Array) []byte {
 	return nil
 }
 
+// caught makes an error of a panic in the library.
+func caught(err *error) {
+	if r := recover(); r != nil {
+		*err = fault.New(fault.Internal, "writing Parquet: %v", r)
+	}
+}
+
 // cut ends the row group, which frees its memory.
-func (f *parquetFile) cut() error {
+func (f *parquetFile) cut() (err error) {
 	if f.group == nil {
 		return nil
 	}
-	err := f.group.Close()
+	defer caught(&err)
+	group := f.group
 	f.group = nil
-	return err
+	return group.Close()
 }
 
 // buffered is the encoded size of the open row group, which is held in memory.
@@ -281,11 +247,7 @@ func (f *parquetFile) size() int64 { return f.out.n + f.buffered() }
 
 // close writes the footer. The underlying writer stays open.
 func (f *parquetFile) close() (meta *metadata.FileMetaData, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fault.New(fault.Internal, "closing a Parquet file: %v", r)
-		}
-	}()
+	defer caught(&err)
 	if err := f.cut(); err != nil {
 		return nil, err
 	}

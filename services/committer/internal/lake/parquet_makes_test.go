@@ -196,16 +196,24 @@ func TestFilesAreThoseOfTheLibrarysWriter(t *testing.T) {
 			}
 			rec := array.NewRecordBatch(sch, columns, int64(n))
 			require.NoError(t, ours.write(rec), about)
-			if l.cover {
-				rec = covered(rec)
-			}
-			require.NoError(t, theirs.WriteBuffered(rec), about)
+			require.NoError(t, theirs.WriteBuffered(shown(t, rec)), about)
 		}
 		_, err = ours.close()
 		require.NoError(t, err)
 		require.NoError(t, theirs.Close())
 		sameFile(t, want.Bytes(), got.Bytes(), about)
 	}
+}
+
+// shown is a batch in which all that lies below a null struct is null: where it is not, the library's own
+// way writes long decimals wrongly.
+func shown(t *testing.T, rec arrow.RecordBatch) arrow.RecordBatch {
+	t.Helper()
+	var js bytes.Buffer
+	require.NoError(t, array.RecordToJSON(rec, &js))
+	rows, _, err := array.RecordFromJSON(memory.DefaultAllocator, rec.Schema(), &js, array.WithMultipleDocs())
+	require.NoError(t, err)
+	return rows
 }
 
 // sameFile compares the pages of two files and what the footers say of them.
@@ -280,7 +288,7 @@ func TestStatisticsAreThoseOfTheLibrarysWriter(t *testing.T) {
 			var want, got bytes.Buffer
 			theirs, err := pqarrow.NewFileWriter(sch, &want, l.props, pqarrow.DefaultWriterProps())
 			require.NoError(t, err)
-			require.NoError(t, theirs.WriteBuffered(covered(rec)))
+			require.NoError(t, theirs.WriteBuffered(rec))
 			require.NoError(t, theirs.Close())
 			ours, err := l.open(&got)
 			require.NoError(t, err)

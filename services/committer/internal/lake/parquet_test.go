@@ -104,7 +104,6 @@ func theirs(t *testing.T, sch *arrow.Schema, parts []arrow.RecordBatch) string {
 	w, err := pqarrow.NewFileWriter(sch, &out, parquet.NewWriterProperties(parquet.WithDictionaryDefault(false)), pqarrow.DefaultWriterProps())
 	require.NoError(t, err)
 	for _, p := range parts {
-		p = covered(p) // its fault, which the lake works around
 		require.NoError(t, w.WriteBuffered(p))
 	}
 	require.NoError(t, w.Close())
