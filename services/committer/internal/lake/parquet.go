@@ -145,11 +145,13 @@ func (f *parquetFile) writeSlice(rec arrow.RecordBatch) (err error) {
 // memory until the row group ends, so what fails here is the column's fault.
 func (f *parquetFile) writeColumn(column arrow.Array, field arrow.Field, leaf *int) (err error) {
 	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v", r)
+		}
 		if err != nil {
 			err = fault.New(fault.Corrupt, "column %q: %w", field.Name, err)
 		}
 	}()
-	defer caught(&err)
 	return f.walker.Column(column, field.Nullable, func(l levels.Leaf) error {
 		to, err := f.group.Column(*leaf)
 		if err != nil {

@@ -18,191 +18,90 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/testkit/random"
 )
 
-// Batches as Arrow allows them, cut out of larger arrays at every depth with offsets that differ, bitmaps that are
-// there and all set, counts of nulls that are not known and values below nulls, are read as they were.
+// Batches as Arrow allows them are read as they were.
 func TestBatchesOfEveryMakeAreReadAsTheyWere(t *testing.T) {
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 77))
 		var fields []arrow.Field
 		for i := range 1 + r.IntN(3) {
-			fields = append(fields, anyField(r, fmt.Sprint("c", i), 3))
+			fields = append(fields, random.Field(r, fmt.Sprint("c", i), 3, random.Leaves...))
 		}
 		sch := arrow.NewSchema(fields, nil)
-		var parts []arrow.RecordBatch
-		rows := int64(0)
-		var want bytes.Buffer
-		for range 1 + r.IntN(3) {
-			n := 1 + r.IntN(700)
-			columns := make([]arrow.Array, len(fields))
-			for i, f := range fields {
-				d := anyData(r, f, n, nil)
-				columns[i] = array.MakeFromData(d)
-			}
-			parts = append(parts, array.NewRecordBatch(sch, columns, int64(n)))
-			rows += int64(n)
-		}
-		for _, p := range parts {
-			require.NoError(t, array.RecordToJSON(p, &want))
-		}
 		about := fmt.Sprintf("seed %d: %s", seed, sch)
 		l, err := newLayout(sch)
 		require.NoError(t, err, about)
-		var out bytes.Buffer
+		var out, want bytes.Buffer
 		f, err := l.open(&out)
 		require.NoError(t, err, about)
-		for i, p := range parts {
-			require.NoError(t, f.write(p), about)
+		for i := range 1 + r.IntN(3) {
+			rec := random.Batch(r, 1+r.IntN(700), fields...)
+			require.NoError(t, array.RecordToJSON(rec, &want))
+			require.NoError(t, f.write(rec), about)
 			if r.IntN(3) == 0 && i > 0 {
 				require.NoError(t, f.cut())
 			}
 		}
-		meta, err := f.close()
+		_, err = f.close()
 		require.NoError(t, err, about)
-		require.Equal(t, rows, meta.NumRows)
 		var got bytes.Buffer
 		require.NoError(t, array.RecordToJSON(recordOf(t, out.Bytes()), &got))
-		if want.String() != got.String() {
-			w, g := bytes.Split(want.Bytes(), []byte("\n")), bytes.Split(got.Bytes(), []byte("\n"))
-			for i := range w {
-				if i >= len(g) || !bytes.Equal(w[i], g[i]) {
-					t.Errorf("%s\nrow %d of %d:\n%.600s\n%.600s", about, i, rows, w[i], g[min(i, len(g)-1)])
-					break
-				}
+		w, g := bytes.Split(want.Bytes(), []byte("\n")), bytes.Split(got.Bytes(), []byte("\n"))
+		require.Len(t, g, len(w), about)
+		for i := range w {
+			if !bytes.Equal(w[i], g[i]) {
+				t.Fatalf("%s\nrow %d of %d:\n%.600s\n%.600s", about, i, len(w)-1, w[i], g[i])
 			}
 		}
 	}
 }
 
-func anyField(r *rand.Rand, name string, depth int) arrow.Field {
-	f := arrow.Field{Name: name, Nullable: r.IntN(3) > 0}
-	kind := r.IntN(5)
-	if depth == 0 {
-		kind = 0
-	}
-	switch kind {
-	case 1, 2:
-		var fields []arrow.Field
-		for i := range 1 + r.IntN(3) {
-			fields = append(fields, anyField(r, fmt.Sprint("f", i), depth-1))
-		}
-		f.Type = arrow.StructOf(fields...)
-	case 3:
-		f.Type = arrow.ListOfField(anyField(r, "element", depth-1))
-	case 4:
-		f.Type = arrow.MapOfFields(arrow.Field{Name: "key", Type: leafTypes[r.IntN(len(leafTypes))]}, anyField(r, "value", depth-1))
-	default:
-		f.Type = leafTypes[r.IntN(len(leafTypes))]
-	}
-	return f
-}
-
-// anyData is n values, cut out of more; above says which of them are below a null, where lists must be empty.
-func anyData(r *rand.Rand, f arrow.Field, n int, above []bool) arrow.ArrayData {
-	before, behind := r.IntN(2)*r.IntN(20), r.IntN(2)*r.IntN(20)
-	all := before + n + behind
-	below := make([]bool, all)
-	if above != nil {
-		copy(below[before:], above)
-	}
-	var valid *memory.Buffer
-	nulls := 0
-	switch {
-	case !f.Nullable || r.IntN(3) == 0: // none
-		if r.IntN(3) == 0 {
-			valid = memory.NewBufferBytes(bytes.Repeat([]byte{0xff}, all/8+1))
-		}
-	default:
-		share := []int{1, 5, 9, 10}[r.IntN(4)]
-		b := make([]byte, all/8+1)
-		for i := range all {
-			ok := r.IntN(10) >= share
-			below[i] = below[i] || !ok
-			if ok {
-				b[i/8] |= 1 << (i % 8)
-			} else {
-				nulls++
-			}
-		}
-		valid = memory.NewBufferBytes(b)
-	}
-	if valid != nil && f.Name != "key" && f.Name != "entries" && r.IntN(2) == 0 { // for a map the library must know
-		nulls = array.UnknownNullCount
-	}
-	var d arrow.ArrayData
-	switch t := f.Type.(type) {
-	case *arrow.StructType:
-		var kids []arrow.ArrayData
-		for _, k := range t.Fields() {
-			kids = append(kids, anyData(r, k, all, below))
-		}
-		d = array.NewData(t, all, []*memory.Buffer{valid}, kids, nulls, 0)
-	case *arrow.ListType, *arrow.MapType:
-		offsets := make([]int32, all+1)
-		offsets[0] = int32(r.IntN(2) * r.IntN(10))
-		most := []int{0, 1, 4, 4, 40}[r.IntN(5)]
-		for i := range all {
-			offsets[i+1] = offsets[i]
-			if !below[i] {
-				offsets[i+1] += int32(r.IntN(most + 1))
-			}
-		}
-		elements := int(offsets[all]) + r.IntN(2)*r.IntN(10)
-		var kid arrow.ArrayData
-		if m, ok := t.(*arrow.MapType); ok {
-			kid = anyData(r, arrow.Field{Name: "entries", Type: m.Elem()}, elements, nil)
-		} else {
-			kid = anyData(r, t.(*arrow.ListType).ElemField(), elements, nil)
-		}
-		d = array.NewData(t, all, []*memory.Buffer{valid, memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(offsets))}, []arrow.ArrayData{kid}, nulls, 0)
-	default:
-		b := array.NewBuilder(memory.DefaultAllocator, t)
-		for range all {
-			anyValue(r, b, false, 0)
-		}
-		a := b.NewArray().Data()
-		buffers := append([]*memory.Buffer{valid}, a.Buffers()[1:]...)
-		d = array.NewData(t, all, buffers, nil, nulls, 0)
-	}
-	if before+behind == 0 {
-		return d
-	}
-	return array.NewSliceData(d, int64(before), int64(before+n))
-}
-
-// Files are byte for byte those of the library's own writer, so statistics, pages and levels are as well.
+// Files are byte for byte those of the library's own writer, so values, statistics, pages and levels are as well:
+// of every type at every place where nulls and lists can be, and of any nesting.
 func TestFilesAreThoseOfTheLibrarysWriter(t *testing.T) {
+	for _, leaf := range random.Leaves {
+		fields := []arrow.Field{{Name: "o", Type: leaf, Nullable: true}, {Name: "r", Type: leaf}}
+		both := arrow.StructOf(fields...)
+		fields = append(fields, arrow.Field{Name: "os", Type: both, Nullable: true}, arrow.Field{Name: "rs", Type: both},
+			arrow.Field{Name: "l", Type: arrow.ListOfField(arrow.Field{Name: "element", Type: leaf, Nullable: true}), Nullable: true},
+			arrow.Field{Name: "ls", Type: arrow.ListOfField(arrow.Field{Name: "element", Type: both, Nullable: true}), Nullable: true},
+			arrow.Field{Name: "m", Type: arrow.MapOf(arrow.BinaryTypes.String, leaf), Nullable: true})
+		for seed := range uint64(3) {
+			writesAsTheLibrary(t, rand.New(rand.NewPCG(seed, 79)), fields, fmt.Sprintf("%s, seed %d", leaf, seed))
+		}
+	}
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 78))
 		var fields []arrow.Field
 		for i := range 1 + r.IntN(3) {
-			fields = append(fields, anyField(r, fmt.Sprint("c", i), 2))
+			fields = append(fields, random.Field(r, fmt.Sprint("c", i), 2, random.Leaves...))
 		}
-		sch := arrow.NewSchema(fields, nil)
-		about := fmt.Sprintf("seed %d: %s", seed, sch)
-		l, err := newLayout(sch)
-		require.NoError(t, err)
-		var want, got bytes.Buffer
-		theirs, err := pqarrow.NewFileWriter(sch, &want, l.props, pqarrow.DefaultWriterProps())
-		require.NoError(t, err)
-		ours, err := l.open(&got)
-		require.NoError(t, err)
-		for range 1 + r.IntN(3) {
-			n := 1 + r.IntN(2000)
-			columns := make([]arrow.Array, len(fields))
-			for i, f := range fields {
-				columns[i] = array.MakeFromData(anyData(r, f, n, nil))
-			}
-			rec := array.NewRecordBatch(sch, columns, int64(n))
-			require.NoError(t, ours.write(rec), about)
-			require.NoError(t, theirs.WriteBuffered(shown(t, rec)), about)
-		}
-		_, err = ours.close()
-		require.NoError(t, err)
-		require.NoError(t, theirs.Close())
-		sameFile(t, want.Bytes(), got.Bytes(), about)
+		writesAsTheLibrary(t, r, fields, fmt.Sprint("seed ", seed))
 	}
+}
+
+func writesAsTheLibrary(t *testing.T, r *rand.Rand, fields []arrow.Field, about string) {
+	t.Helper()
+	sch := arrow.NewSchema(fields, nil)
+	about = fmt.Sprintf("%s: %s", about, sch)
+	l, err := newLayout(sch)
+	require.NoError(t, err)
+	var want, got bytes.Buffer
+	theirs, err := pqarrow.NewFileWriter(sch, &want, l.props, pqarrow.DefaultWriterProps())
+	require.NoError(t, err)
+	ours, err := l.open(&got)
+	require.NoError(t, err)
+	for range 1 + r.IntN(3) {
+		rec := random.Batch(r, 1+r.IntN(2000), fields...)
+		require.NoError(t, ours.write(rec), about)
+		require.NoError(t, theirs.WriteBuffered(shown(t, rec)), about)
+	}
+	_, err = ours.close()
+	require.NoError(t, err)
+	require.NoError(t, theirs.Close())
+	sameFile(t, want.Bytes(), got.Bytes(), about)
 }
 
 // shown is a batch in which all that lies below a null struct is null: where it is not, the library's own
@@ -377,10 +276,8 @@ func TestBatchesThatAreBrokenAreRefused(t *testing.T) {
 				pq, err := l.open(io.Discard)
 				require.NoError(t, err)
 				if warm {
-					n := 3000
 					r := rand.New(rand.NewPCG(1, 1))
-					g := array.NewRecordBatch(sch, []arrow.Array{array.MakeFromData(long(n)), array.MakeFromData(anyData(r, arrow.Field{Type: f.Type}, n, nil))}, int64(n))
-					require.NoError(t, pq.write(g))
+					require.NoError(t, pq.write(random.Batch(r, 3000, sch.Field(0), arrow.Field{Name: f.Name, Type: f.Type})))
 				}
 				rec := array.NewRecordBatch(sch, []arrow.Array{array.MakeFromData(long(c.d.Len())), array.MakeFromData(c.d)}, int64(c.d.Len()))
 				err = pq.write(rec)
@@ -394,7 +291,7 @@ func TestBatchesThatAreBrokenAreRefused(t *testing.T) {
 
 // Arrays without values need no memory.
 func TestArraysWithoutValuesNeedNoMemory(t *testing.T) {
-	for _, leaf := range leafTypes {
+	for _, leaf := range random.Leaves {
 		f := arrow.Field{Name: "v", Type: leaf, Nullable: true}
 		list := arrow.ListOfField(f)
 		sch := arrow.NewSchema([]arrow.Field{{Name: "l", Type: list, Nullable: true}, {Name: "ll", Type: arrow.ListOf(list), Nullable: true}}, nil)
