@@ -97,6 +97,7 @@ type parquetFile struct {
 	w      *file.Writer
 	group  file.BufferedRowGroupWriter // nil before the first batch and after a cut
 	walker levels.Walker
+	words  map[int]*words  // of the row group, by leaf
 	ctx    context.Context //nolint:containedctx // the library's scratch memory travels in it
 	rows   int64
 }
@@ -127,6 +128,7 @@ func (f *parquetFile) writeSlice(rec arrow.RecordBatch) (err error) {
 		if f.group, err = f.w.AppendBufferedRowGroupChecked(); err != nil {
 			return err
 		}
+		f.words = map[int]*words{}
 	}
 	leaf := 0
 	for i, column := range rec.Columns() {
@@ -153,11 +155,19 @@ func (f *parquetFile) writeColumn(column arrow.Array, field arrow.Field, leaf *i
 		}
 	}()
 	return f.walker.Column(column, field.Nullable, func(l levels.Leaf) error {
-		to, err := f.group.Column(*leaf)
+		at := *leaf
+		*leaf++
+		to, err := f.group.Column(at)
 		if err != nil {
 			return err
 		}
-		*leaf++
+		values, isText := l.Values.(text)
+		if to, ok := to.(*file.ByteArrayColumnChunkWriter); ok && isText {
+			if f.words[at] == nil {
+				f.words[at] = &words{place: map[string]int32{}}
+			}
+			return f.words[at].write(f.ctx, to, l, values)
+		}
 		return writeLeaf(f.ctx, to, l)
 	})
 }
