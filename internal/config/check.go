@@ -225,7 +225,7 @@ func (c *Config) checkCatalog(r *report) {
 	if scheme, _, ok := strings.Cut(k.Warehouse, "://"); ok {
 		switch scheme {
 		case "file", "s3", "s3a", "s3n":
-		case "gs", "abfs", "abfss", "wasb", "wasbs", "oss":
+		case "gs", "abfs", "abfss", "wasb", "wasbs":
 			needsCloud("catalog.warehouse", "the store "+scheme+"://")
 		default:
 			r.addf("catalog.warehouse", "use file, s3, or with -tags cloud gs, abfss", "the store %q is not known", scheme)

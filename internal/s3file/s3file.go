@@ -4,27 +4,58 @@
 // The blob library below takes any failure whose text has "301" in it for one of a
 // missing bucket, be that in the name of a file, in the address of the store or in
 // a request id: a store that is down would pass for one that has lost the file.
+//
+// And a client by itself waits for an answer for ever: the library binds it to no
+// deadline of its caller. So requests are bounded here.
 package s3file
 
 import (
+	"cmp"
 	"context"
+	"net"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	iceio "github.com/apache/iceberg-go/io"
 	s3io "github.com/apache/iceberg-go/io/gocloud/s3"
 	"github.com/apache/iceberg-go/utils"
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/smithy-go/middleware"
+
+	"github.com/icestream/icestream/internal/fault"
 )
 
 // schemes are those of a location in S3.
 var schemes = []string{"s3", "s3a", "s3n"}
 
-// unguarded is a scheme for which the library makes the same clients. Nothing of
-// ours is there: it is how the library's own maker of clients is still reached.
+// unguarded is a scheme for which the library makes the same clients. It is how the
+// library's own maker of clients is still reached; Check keeps others away from it.
 const unguarded = "oss://"
+
+// A part of an upload is 5-8 MiB, so the whole of a request is bounded too.
+const (
+	dialTimeout    = 5 * time.Second
+	requestTimeout = 5 * time.Minute
+	idlePerHost    = 32
+)
+
+// Limits bound what a client waits for. Zero values get the defaults.
+type Limits struct {
+	Answer   time.Duration // 30 s until the store begins to answer a request
+	Attempts int           // 4, with pauses of seconds between them
+}
+
+type limitsKey struct{}
+
+// Within gives ctx the limits of the clients that are made with it.
+func Within(ctx context.Context, l Limits) context.Context {
+	return context.WithValue(ctx, limitsKey{}, l)
+}
 
 var registering sync.Once
 
@@ -40,13 +71,45 @@ func Register() {
 	})
 }
 
+// Check refuses a location whose files would be reached by clients that are not guarded.
+func Check(location string) error {
+	if scheme, _, _ := strings.Cut(location, ":"); strings.EqualFold(scheme, "oss") {
+		return fault.New(fault.Unsupported, "locations oss:// are not supported: %s: write s3://, and the address of the store as s3.endpoint", location)
+	}
+	return nil
+}
+
+// Config reads the settings of clients from the properties of a catalog, bounded.
+func Config(ctx context.Context, props map[string]string) (*aws.Config, error) {
+	cfg, err := s3io.ParseAWSConfig(ctx, props)
+	if err != nil {
+		return nil, err
+	}
+	limits, _ := ctx.Value(limitsKey{}).(Limits)
+	client, ok := cfg.HTTPClient.(*awshttp.BuildableClient)
+	if !ok {
+		client = awshttp.NewBuildableClient()
+	}
+	client = client.WithTimeout(requestTimeout).WithTransportOptions(func(t *http.Transport) {
+		t.ResponseHeaderTimeout = cmp.Or(limits.Answer, 30*time.Second)
+		t.MaxIdleConnsPerHost = idlePerHost
+	})
+	if props[iceio.S3ConnectTimeout] == "" {
+		client = client.WithDialerOptions(func(d *net.Dialer) { d.Timeout = dialTimeout })
+	}
+	cfg.HTTPClient = client
+	cfg.RetryMaxAttempts = cmp.Or(limits.Attempts, 4)
+	return cfg, nil
+}
+
 // open makes the file system of a bucket as the library does, from the settings in
-// ctx (utils.WithAwsConfig) or else from props, with a client that is guarded.
+// ctx (utils.WithAwsConfig of a Config) or else from props, with a client that is
+// guarded.
 func open(ctx context.Context, at *url.URL, props map[string]string) (iceio.IO, error) {
 	given := utils.GetAwsConfig(ctx)
 	if given == nil {
 		var err error
-		if given, err = s3io.ParseAWSConfig(ctx, props); err != nil {
+		if given, err = Config(ctx, props); err != nil {
 			return nil, err
 		}
 	}

@@ -6,11 +6,14 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	iceio "github.com/apache/iceberg-go/io"
 	s3io "github.com/apache/iceberg-go/io/gocloud/s3"
 	"github.com/apache/iceberg-go/utils"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/smithy-go/middleware"
 	"github.com/stretchr/testify/require"
 )
@@ -63,4 +66,43 @@ func TestOnlyWhatTheStoreSaysIsNotThereIsNotThere(t *testing.T) {
 	}
 	require.NotZero(t, calls, "the settings of a caller are used")
 	require.Len(t, ofCaller.APIOptions, 1, "and stay what they are")
+}
+
+// A store that takes requests and never answers them is given up, whoever made the
+// client.
+func TestAStoreThatNeverAnswersIsGivenUp(t *testing.T) {
+	Register()
+	var asked atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		<-r.Context().Done()
+	}))
+	t.Cleanup(s.Close)
+	props := map[string]string{"s3.endpoint": s.URL, "s3.region": "us-east-1", "s3.access-key-id": "a", "s3.secret-access-key": "b"}
+	ctx := Within(t.Context(), Limits{Answer: 30 * time.Millisecond, Attempts: 1})
+	ofCaller, err := Config(ctx, props)
+	require.NoError(t, err)
+	for _, ctx := range []context.Context{ctx, utils.WithAwsConfig(t.Context(), ofCaller)} {
+		asked.Store(0)
+		eachScheme(t, ctx, props, func(err error) {
+			require.NotErrorIs(t, err, fs.ErrNotExist)
+			require.ErrorContains(t, err, "timeout awaiting response headers")
+		})
+		require.EqualValues(t, len(schemes), asked.Load())
+	}
+}
+
+func TestClientsAreBoundedUnlessTheOperatorSaysHow(t *testing.T) {
+	for dial, props := range map[time.Duration]map[string]string{
+		dialTimeout:      {"s3.region": "us-east-1"},
+		90 * time.Second: {"s3.region": "us-east-1", "s3.connect-timeout": "90"},
+	} {
+		cfg, err := Config(t.Context(), props)
+		require.NoError(t, err)
+		client := cfg.HTTPClient.(*awshttp.BuildableClient)
+		require.Equal(t, dial, client.GetDialer().Timeout)
+		require.Equal(t, 30*time.Second, client.GetTransport().ResponseHeaderTimeout)
+		require.Equal(t, 5*time.Minute, client.GetTimeout())
+		require.Equal(t, 4, cfg.RetryMaxAttempts)
+	}
 }

@@ -46,13 +46,12 @@ type Config struct {
 	HTTP       http.RoundTripper // to a REST catalog, in place of our own
 }
 
-// Timeouts bound the calls to catalog and object store. Zero values get the
-// defaults.
+// Timeouts bound the calls to the catalog, and the work on files that goes with them
+// (s3file bounds each request to a store). Zero values get the defaults.
 type Timeouts struct {
 	Load   time.Duration // 15 s
 	Commit time.Duration // 30 s
 	Stage  time.Duration // 15 s, and as much again per 1,000 files
-	Write  time.Duration // 30 s until the object store answers one request
 }
 
 func (t Timeouts) withDefaults() Timeouts {
@@ -64,7 +63,6 @@ func (t Timeouts) withDefaults() Timeouts {
 	def(&t.Load, 15*time.Second)
 	def(&t.Commit, 30*time.Second)
 	def(&t.Stage, 15*time.Second)
-	def(&t.Write, 30*time.Second)
 	return t
 }
 
@@ -253,7 +251,7 @@ func (l *Lake) create(ctx context.Context, name string, columns *schema.Schema, 
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeouts.Commit)
+	ctx, cancel := context.WithTimeout(l.storage(ctx), l.cfg.Timeouts.Commit)
 	defer cancel()
 	cat, err := l.catalog(ctx)
 	if err != nil {

@@ -4,26 +4,15 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"net"
-	"net/http"
 	"strings"
 	"sync"
-	"time"
 
 	iceio "github.com/apache/iceberg-go/io"
-	s3io "github.com/apache/iceberg-go/io/gocloud/s3"
 	"github.com/apache/iceberg-go/table"
 	"github.com/apache/iceberg-go/utils"
 	"github.com/aws/aws-sdk-go-v2/aws"
-	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
-)
 
-// These bound the requests of the S3 client, which by itself waits for ever:
-// the library binds it to no deadline of ours. A part of an upload is 5-8 MiB, so
-// the whole of a request is bounded too.
-const (
-	s3RequestTimeout = 5 * time.Minute
-	s3Attempts       = 4
+	"github.com/icestream/icestream/internal/s3file"
 )
 
 // storage adds the S3 settings to ctx: without them the library makes a client
@@ -59,23 +48,9 @@ func (c *s3Config) get(ctx context.Context, lake Config) (*aws.Config, error) {
 			own[k] = v
 		}
 	}
-	cfg, err := s3io.ParseAWSConfig(context.WithoutCancel(ctx), own)
-	if err != nil {
-		return nil, err
-	}
-	client, ok := cfg.HTTPClient.(*awshttp.BuildableClient)
-	if !ok {
-		client = awshttp.NewBuildableClient()
-	}
-	cfg.HTTPClient = client.WithTimeout(s3RequestTimeout).
-		WithTransportOptions(func(t *http.Transport) {
-			t.ResponseHeaderTimeout = lake.Timeouts.Write
-			t.MaxIdleConnsPerHost = 32
-		}).
-		WithDialerOptions(func(d *net.Dialer) { d.Timeout = dialTimeout })
-	cfg.RetryMaxAttempts = s3Attempts
-	c.cfg = cfg
-	return cfg, nil
+	var err error
+	c.cfg, err = s3file.Config(context.WithoutCancel(ctx), own)
+	return c.cfg, err
 }
 
 // exists reports whether a file is there. An error means that nobody knows.

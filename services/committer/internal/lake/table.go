@@ -18,6 +18,7 @@ import (
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/s3file"
 	"github.com/icestream/icestream/internal/schema"
 )
 
@@ -171,11 +172,14 @@ func (t *Table) Head() Head {
 // never fall, not even when it is rolled back, so that is a stale copy, in which a
 // commit that landed is not to be seen and the head seems to have left its base.
 func (t *Table) Reload(ctx context.Context) (Head, error) {
-	ctx, cancel := context.WithTimeout(ctx, t.lake.cfg.Timeouts.Load)
+	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), t.lake.cfg.Timeouts.Load)
 	defer cancel()
 	tbl, err := t.cat.LoadTable(ctx, t.ident)
 	if err != nil {
 		return Head{}, t.lake.manners.hint(classify(err, "loading table %s", t.name))
+	}
+	if err := s3file.Check(tbl.MetadataLocation()); err != nil {
+		return Head{}, classify(err, "loading table %s", t.name)
 	}
 	was := t.handle()
 	if was != nil && was.Metadata().TableUUID() != tbl.Metadata().TableUUID() {

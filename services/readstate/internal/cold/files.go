@@ -16,6 +16,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/icestream/icestream/internal/icefile"
+	"github.com/icestream/icestream/internal/s3file"
 )
 
 // lent is how long credentials that a catalog lent with a table are used before
@@ -47,6 +48,9 @@ func (f *files) opener(id table.Identifier, location string) table.FSysF {
 func (f *files) open(ctx context.Context, id table.Identifier, location string) (iceio.IO, error) {
 	if isLocal(location) {
 		return icefile.FS{}, nil
+	}
+	if err := s3file.Check(location); err != nil {
+		return nil, err
 	}
 	u, err := url.Parse(location)
 	if err != nil {
