@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -188,14 +189,25 @@ func exitCodeHelp() string {
 }
 
 func versionCommand() *cobra.Command {
-	return &cobra.Command{
+	var format string
+	cmd := &cobra.Command{
 		Use:     "version",
-		Short:   "Print version, revision and Go version",
-		Example: "  icestream version",
+		Short:   "Print version, revision, its time, Go version and platform",
+		Example: "  icestream version -o json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cmd.Println("icestream", boot.Version())
+			b := boot.ThisBuild()
+			if format == "json" {
+				return printJSON(cmd.OutOrStdout(), b)
+			}
+			revision := cmp.Or(b.Revision, "unknown: built without version control")
+			if b.Modified {
+				revision += ", modified"
+			}
+			cmd.Printf("icestream %s\nrevision  %s\ntime      %s\ngo        %s\nplatform  %s\n", b.Version, revision, cmp.Or(b.Time, "unknown"), b.Go, b.Platform)
 			return nil
 		},
 	}
+	outputFlag(cmd, &format, "text", "json")
+	return cmd
 }

@@ -9,11 +9,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/icestream/icestream/cmd/icestream/internal/dev"
+	"github.com/icestream/icestream/internal/boot"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/schema"
@@ -197,4 +199,15 @@ func TestDescribePrintsColumnsAtEveryDepth(t *testing.T) {
 	for _, line := range []string{"id ", "long ", "required", "place.lat", "double"} {
 		require.Contains(t, out.String(), line)
 	}
+}
+
+func TestVersionTellsWhatTheBinaryWasMadeOf(t *testing.T) {
+	code, out, _ := icestream(t, "version", "-o", "json")
+	require.Zero(t, code)
+	var b boot.Build
+	require.NoError(t, json.Unmarshal([]byte(out), &b))
+	require.Equal(t, boot.ThisBuild(), b)
+	code, out, _ = icestream(t, "version")
+	require.Zero(t, code)
+	require.Regexp(t, `^icestream \S+\nrevision  .+\ntime      .+\ngo        `+regexp.QuoteMeta(b.Go)+`\nplatform  `+b.Platform+`\n$`, out)
 }

@@ -11,8 +11,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"runtime"
-	"runtime/debug"
 
 	"google.golang.org/grpc"
 
@@ -23,22 +21,6 @@ import (
 	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/wire"
 )
-
-// Version returns the module version or revision of the build, and the Go version.
-func Version() string {
-	v := "(devel)"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		if info.Main.Version != "" {
-			v = info.Main.Version
-		}
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" && v == "(devel)" {
-				v = s.Value[:min(12, len(s.Value))]
-			}
-		}
-	}
-	return v + " " + runtime.Version()
-}
 
 // Process is what the services in one process share. Close it last.
 type Process struct {
