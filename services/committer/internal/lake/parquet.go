@@ -203,9 +203,9 @@ func writeLeaf(ctx context.Context, to file.ColumnChunkWriter, l levels.Leaf) (e
 	case *array.Boolean:
 		_, err = to.(*file.BooleanColumnChunkWriter).WriteBitmapBatch(a.Data().Buffers()[1].Bytes(), int64(a.Data().Offset()), a.Len(), l.Def, l.Rep)
 		return err
-	case interface{ ValueOffsets() []int32 }: // strings and bytes
+	case text:
 		if texts.SupportsArrowOffsets() {
-			_, err = texts.WriteBatchArrow(bytesOf(l.Values), a.ValueOffsets(), l.Def, l.Rep)
+			_, err = texts.WriteBatchArrow(bytesOf(a), a.ValueOffsets(), l.Def, l.Rep)
 			return err
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/stretchr/testify/require"
+
+	"github.com/icestream/icestream/internal/testkit/random"
 )
 
 // Columns whose words come again are looked up here and not by the library, and the file does not show it: places,
@@ -46,7 +48,7 @@ func TestColumnsOfWordsAreThoseOfTheLibrarysWriter(t *testing.T) {
 			n, words := 1+r.IntN(8000), []uint32{1, 2, 12, 40, 700, 6000}[r.IntN(6)] // vocabularies grow and shrink
 			columns := make([]arrow.Array, len(fields))
 			for i, f := range fields {
-				columns[i] = array.MakeFromData(inWords(anyData(r, f, n, nil), words, seed%5 == 0))
+				columns[i] = array.MakeFromData(inWords(random.Batch(r, n, f).Column(0).Data(), words, seed%5 == 0))
 			}
 			rec := array.NewRecordBatch(sch, columns, int64(n))
 			require.NoError(t, ours.write(rec), about)
