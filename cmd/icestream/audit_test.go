@@ -31,12 +31,14 @@ func TestAPartitionToMoveForwardIsNamedFromTheRight(t *testing.T) {
 		"3=40":            {Partition: 3, Offset: 40},
 		"orders/3=40":     {Topic: "orders", Partition: 3, Offset: 40},
 		"p/orders/0=1000": {Pipeline: "p", Topic: "orders", Offset: 1000},
+		"p/orders[7]=9":   {Pipeline: "p", Topic: "orders", Partition: 7, Offset: 9}, // as it is printed
+		"orders[7]=9":     {Topic: "orders", Partition: 7, Offset: 9},
 	} {
 		f, err := parseForward(text)
 		require.NoError(t, err)
 		require.Equal(t, want.String(), f.String())
 	}
-	for _, text := range []string{"", "3", "=4", "a/b/c/3=4", "x=4", "3=x", "3=-1", "-1=4"} {
+	for _, text := range []string{"", "3", "=4", "a/b/c/3=4", "a/b/c[3]=4", "[3]=4", "a[3=4", "a3]=4", "a[x]=4", "x=4", "3=x", "3=-1", "-1=4"} {
 		_, err := parseForward(text)
 		require.ErrorContains(t, err, "want pipeline/topic/partition=offset", text)
 	}

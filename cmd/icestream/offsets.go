@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,7 +61,7 @@ func printOffsets(cmd *cobra.Command, o committer.Offsets) error {
 	rows := make([][]string, 0, len(o.Partitions))
 	for _, p := range o.Partitions {
 		rows = append(rows, []string{
-			fmt.Sprintf("%s/%s/%d", p.Pipeline, p.Topic, p.Partition), strconv.FormatInt(p.Start, 10), nextOffset(p.Table), nextOffset(p.Copy),
+			ident.Partition{Pipeline: p.Pipeline, Topic: p.Topic, Number: p.Partition}.String(), strconv.FormatInt(p.Start, 10), nextOffset(p.Table), nextOffset(p.Copy),
 			strconv.FormatInt(p.Rows, 10), strconv.FormatInt(p.Quarantined, 10), strconv.FormatInt(p.Skipped, 10),
 		})
 	}
@@ -135,7 +134,7 @@ the audit shows it.`,
 	t.flags(cmd)
 	outputFlag(cmd, &format, "table", "json")
 	cmd.Flags().StringVar(&to, "to", "", "which positions hold: table or copy")
-	cmd.Flags().StringArrayVar(&parts, "partition", nil, "partition to move forward, as pipeline/topic/partition=offset")
+	cmd.Flags().StringArrayVar(&parts, "partition", nil, "partition to move forward, as pipeline/topic/partition=offset or, as it is printed, pipeline/topic[partition]=offset")
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for whoever audits the table later")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it; without, only say what would be done")
 	cmd.Flags().BoolVar(&unchecked, "unchecked", false, "do not ask Kafka whether it has the offsets: what comes below them is never read")
@@ -201,10 +200,14 @@ func (t *target) kafkaHolds(cmd *cobra.Command, topics []string) ([]*committerv1
 	return out, nil
 }
 
-// parseForward reads pipeline/topic/partition=offset; what stands before the
-// partition may be left out from the left.
+// parseForward reads pipeline/topic/partition=offset, or the partition as it is
+// printed, pipeline/topic[partition]; what stands before the partition may be left out
+// from the left.
 func parseForward(text string) (*committerv1.ResetForward, error) {
 	where, offset, ok := strings.Cut(text, "=")
+	if open := strings.LastIndexByte(where, '['); open > 0 && strings.HasSuffix(where, "]") {
+		where = where[:open] + "/" + where[open+1:len(where)-1]
+	}
 	words := strings.Split(where, "/")
 	next, err := strconv.ParseInt(offset, 10, 64)
 	number, nerr := strconv.ParseInt(words[len(words)-1], 10, 32)
@@ -226,7 +229,7 @@ func printReset(cmd *cobra.Command, table string, a *committerv1.ResetOffsetsRes
 	for _, p := range a.GetPartitions() {
 		part := p.GetPartition()
 		rows = append(rows, []string{
-			fmt.Sprintf("%s/%s/%d", part.GetPipeline(), part.GetTopic(), part.GetNumber()), nextOffset(p.GetTable()), nextOffset(p.GetCopy()),
+			fullName(part), nextOffset(p.GetTable()), nextOffset(p.GetCopy()),
 			nextOffset(p.GetNext()), strconv.FormatInt(max(0, p.GetCopy()-p.GetNext()), 10), strconv.FormatInt(p.GetLost(), 10),
 		})
 	}
@@ -235,7 +238,7 @@ func printReset(cmd *cobra.Command, table string, a *committerv1.ResetOffsetsRes
 	}
 	for _, p := range a.GetPartitions() {
 		if p.GetRemark() != "" {
-			cmd.Printf("%s/%s/%d: %s\n", p.GetPartition().GetPipeline(), p.GetPartition().GetTopic(), p.GetPartition().GetNumber(), p.GetRemark())
+			cmd.Printf("%s: %s\n", fullName(p.GetPartition()), p.GetRemark())
 		}
 	}
 	if done {

@@ -44,7 +44,7 @@ func TestAResetIsSentWithWhatKafkaHolds(t *testing.T) {
 	cli := o.cli(t)
 	out, errs, code := cli("offsets", "reset", "a.b", "--partition", "1=9", "--yes", "-c", settings(broker.Addr()))
 	require.Equal(t, run.OK, code, errs)
-	require.Contains(t, out, "p/orders/1: Kafka has [0,0)")
+	require.Contains(t, out, "p/orders[1]: Kafka has [0,0)")
 	require.Contains(t, out, "a.b was reset in snapshot 7")
 	require.Len(t, o.resets, 2)
 	require.True(t, o.resets[0].GetDryRun(), "the first question changes nothing")

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/services/ingest"
 )
@@ -138,7 +139,7 @@ func printSamples(cmd *cobra.Command, samples []ingest.PlanSample) error {
 	rows := make([][]string, 0, len(samples))
 	var faults []string
 	for _, s := range samples {
-		at := fmt.Sprintf("%s[%d]", s.Topic, s.Partition)
+		at := ident.TopicPartition(s.Topic, s.Partition)
 		rows = append(rows, []string{
 			s.Table, at, fmt.Sprintf("%d to %d", s.From, s.Next), fmt.Sprint(s.Records), fmt.Sprint(s.Rows), fmt.Sprint(s.Tombstones),
 			fmt.Sprint(s.Quarantined()), fmt.Sprint(s.Waiting),

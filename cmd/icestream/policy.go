@@ -8,6 +8,7 @@ import (
 
 	adminv1 "github.com/icestream/icestream/gen/go/icestream/admin/v1"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
 )
 
 func policyCommand() *cobra.Command {
@@ -54,7 +55,7 @@ func printPolicies(cmd *cobra.Command, list []*adminv1.PipelinePolicy) error {
 	}
 	for _, p := range list {
 		for _, s := range p.GetStopped() {
-			cmd.Printf("%s/%s[%d] stands still: %s\n", p.GetPipeline(), s.GetTopic(), s.GetPartition(), strings.Map(printable, s.GetReason()))
+			cmd.Printf("%s stands still: %s\n", ident.Partition{Pipeline: p.GetPipeline(), Topic: s.GetTopic(), Number: s.GetPartition()}, strings.Map(printable, s.GetReason()))
 		}
 	}
 	return nil

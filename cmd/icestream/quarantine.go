@@ -15,6 +15,7 @@ import (
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
 	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/services/committer"
 )
@@ -123,7 +124,7 @@ func printQuarantine(cmd *cobra.Command, s committer.QuarantineSummary) error {
 			newest = c.Newest.Format(time.RFC3339)
 		}
 		rows = append(rows, []string{
-			c.Pipeline, fmt.Sprintf("%s[%d]", c.Topic, c.Partition), c.Reason, optional(c.SchemaID),
+			c.Pipeline, ident.TopicPartition(c.Topic, c.Partition), c.Reason, optional(c.SchemaID),
 			strconv.FormatInt(c.Records, 10), strconv.FormatInt(c.Replayed, 10),
 			fmt.Sprintf("%d to %d", c.First, c.Last), newest,
 		})
@@ -231,7 +232,7 @@ func nothingMatches(cmd *cobra.Command, c *config.Config, table string, f commit
 }
 
 func printRecord(cmd *cobra.Command, r committer.QuarantinedRecord, full bool) error {
-	cmd.Printf("%s/%s[%d] offset %d\n", r.Pipeline, r.Topic, r.Partition, r.Offset)
+	cmd.Printf("%s offset %d\n", ident.Partition{Pipeline: r.Pipeline, Topic: r.Topic, Number: r.Partition}, r.Offset)
 	line := func(name, value string) { cmd.Printf("  %-12s %s\n", name, strings.Map(printable, value)) }
 	line("reason", r.Reason)
 	line("error", r.Error)
@@ -367,7 +368,7 @@ is the pipeline's policy. Each partition is guarded again once a whole window of
 				return printProto(cmd, r)
 			}
 			for _, p := range r.GetReleased() {
-				cmd.Printf("%s[%d] goes on; it stood still: %s\n", p.GetTopic(), p.GetPartition(), strings.Map(printable, p.GetReason()))
+				cmd.Printf("%s goes on; it stood still: %s\n", ident.TopicPartition(p.GetTopic(), p.GetPartition()), strings.Map(printable, p.GetReason()))
 			}
 			cmd.Printf("floods of bad records are allowed in pipeline %s, %d partitions were stopped\n", args[0], len(r.GetReleased()))
 			return nil

@@ -323,7 +323,10 @@ func (t *tailer) take(m *readstatev1.TailResponse) error {
 	return nil
 }
 
+// fullName prints a partition of a pipeline for people.
+func fullName(p *typesv1.Partition) string { return p.GetPipeline() + "/" + partitionName(p) }
+
 // partitionName prints a topic partition for people.
 func partitionName(p *typesv1.Partition) string {
-	return fmt.Sprintf("%s[%d]", p.GetTopic(), p.GetNumber())
+	return ident.TopicPartition(p.GetTopic(), p.GetNumber())
 }

@@ -161,7 +161,7 @@ func TestAFolderInWhichNothingRunsIsReadFromItsCatalog(t *testing.T) {
 	require.EqualValues(t, 0, code, errs)
 	code, rows, errs = icestream(t, "offsets", "show", "--dir", dir, "shop.orders")
 	require.EqualValues(t, 0, code, errs)
-	require.Contains(t, rows, "orders/orders/0")
+	require.Contains(t, rows, "orders/orders[0]")
 	const quarantine, sayMain = "shop.orders__quarantine", "is the quarantine table of shop.orders: say shop.orders"
 	for _, c := range []struct {
 		args []string

@@ -99,9 +99,10 @@ type Partition struct {
 }
 
 // String returns "pipeline/topic[number]".
-func (p Partition) String() string {
-	return fmt.Sprintf("%s/%s[%d]", p.Pipeline, p.Topic, p.Number)
-}
+func (p Partition) String() string { return p.Pipeline + "/" + TopicPartition(p.Topic, p.Number) }
+
+// TopicPartition spells a partition for people: "topic[number]".
+func TopicPartition(topic string, number int32) string { return fmt.Sprintf("%s[%d]", topic, number) }
 
 // Compare orders partitions by pipeline, topic, topic id, number.
 func (p Partition) Compare(q Partition) int {

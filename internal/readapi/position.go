@@ -374,7 +374,7 @@ func resolvePartition(pos readview.Position, p ident.Partition) (ident.Partition
 		}
 	}
 	if n > 1 {
-		return p, fault.New(fault.InvalidArgument, "%d partitions of the table are %s[%d]: name the pipeline and the topic id too", n, p.Topic, p.Number)
+		return p, fault.New(fault.InvalidArgument, "%d partitions of the table are %s: name the pipeline and the topic id too", n, ident.TopicPartition(p.Topic, p.Number))
 	}
 	return found, nil
 }

@@ -253,8 +253,8 @@ func (f Forward) find(name string, s lake.State) (ident.Partition, error) {
 		}
 	}
 	if len(fits) == 0 {
-		return ident.Partition{}, fault.New(fault.UnknownPartition, "resetting table %s: it has no partition %s/%s[%d]; it has %s",
-			name, f.Pipeline, f.Topic, f.Number, strings.Join(known, ", "))
+		return ident.Partition{}, fault.New(fault.UnknownPartition, "resetting table %s: it has no partition %s; it has %s",
+			name, ident.Partition{Pipeline: f.Pipeline, Topic: f.Topic, Number: f.Number}, strings.Join(known, ", "))
 	}
 	return ident.Partition{}, fault.New(fault.InvalidArgument, "resetting table %s: partition %d may be any of %v: name pipeline and topic; of a topic that was created again neither life can be moved",
 		name, f.Number, fits)

@@ -112,7 +112,7 @@ func (l *logAudit) compare(ctx context.Context, d *deepScan, p *PartitionReport,
 		part.absent(at, rec.Offset)
 		part.record(rec)
 		at = rec.Offset + 1
-		d.say(Progress{What: fmt.Sprintf("log of %s[%d]", p.Topic, p.Partition), Pass: d.passes, Done: at - r.First, Total: r.Len()}, at == r.Next)
+		d.say(Progress{What: "log of " + ident.TopicPartition(p.Topic, p.Partition), Pass: d.passes, Done: at - r.First, Total: r.Len()}, at == r.Next)
 		return ctx.Err()
 	})
 	if err != nil {

@@ -1,7 +1,6 @@
 package lake
 
 import (
-	"fmt"
 	"maps"
 	"math/bits"
 	"slices"
@@ -16,7 +15,7 @@ type place struct {
 	partition int32
 }
 
-func (p place) String() string { return fmt.Sprintf("%s[%d]", p.topic, p.partition) }
+func (p place) String() string { return ident.TopicPartition(p.topic, p.partition) }
 
 // cell is 65,536 offsets of a place. Cells have an order, so that a scan can be
 // cut at one.

@@ -204,12 +204,12 @@ func (r *Report) numbers(b *strings.Builder) {
 			skipped += n
 		}
 		fmt.Fprintf(b, "%-40s %14d %14d %14d %12d %12d\n",
-			fmt.Sprintf("%s/%s[%d]", p.Pipeline, p.Topic, p.Partition), p.Start, p.Next, p.Rows, p.Quarantined, skipped)
+			ident.Partition{Pipeline: p.Pipeline, Topic: p.Topic, Number: p.Partition}, p.Start, p.Next, p.Rows, p.Quarantined, skipped)
 	}
 	for _, p := range r.Partitions {
 		if l := p.Log; l != nil {
-			fmt.Fprintf(b, "log of %s[%d], offsets [%d,%d): %d records (%d rows, %d quarantined, %d skipped), %d control, %d absent\n",
-				p.Topic, p.Partition, l.First, l.Next, l.Records, l.Rows, l.Poison, l.Skipped, l.Control, l.Absent)
+			fmt.Fprintf(b, "log of %s, offsets [%d,%d): %d records (%d rows, %d quarantined, %d skipped), %d control, %d absent\n",
+				ident.TopicPartition(p.Topic, p.Partition), l.First, l.Next, l.Records, l.Rows, l.Poison, l.Skipped, l.Control, l.Absent)
 		}
 	}
 	if skipped := r.skipped(); skipped != "" {

@@ -11,6 +11,7 @@ import (
 	adminv1 "github.com/icestream/icestream/gen/go/icestream/admin/v1"
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/obs"
 	"github.com/icestream/icestream/services/ingest/internal/pipeline"
 )
@@ -42,7 +43,7 @@ func (a *Admin) GetStatus(context.Context, *adminv1.GetStatusRequest) (*adminv1.
 			if s.Reason != "" {
 				fact += ": " + s.Reason
 			}
-			resp.Facts[fmt.Sprintf("%s/%s[%d]", name, s.Topic, s.Number)] = fact
+			resp.Facts[ident.Partition{Pipeline: name, Topic: s.Topic, Number: s.Number}.String()] = fact
 		}
 	}
 	return resp, nil

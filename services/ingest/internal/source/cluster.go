@@ -442,7 +442,7 @@ func (c *Consumer) wanted(ctx context.Context, s Start, names []string) (map[Top
 		got.Each(func(o kadm.OffsetResponse) {
 			switch {
 			case o.Err != nil:
-				failed = fmt.Errorf("looking up the position of group %s in %s[%d]: %w", c.cfg.Group, o.Topic, o.Partition, o.Err)
+				failed = fmt.Errorf("looking up the position of group %s in %s: %w", c.cfg.Group, ident.TopicPartition(o.Topic, o.Partition), o.Err)
 			case o.At >= 0:
 				out[TopicPartition{o.Topic, o.Partition}] = o.At
 			}
@@ -471,7 +471,7 @@ func (c *Consumer) offsets(ctx context.Context, s Start, names []string) (map[To
 	got.Each(func(o kadm.ListedOffset) {
 		switch {
 		case o.Err != nil:
-			failed = fmt.Errorf("looking up where %s[%d] starts (%s): %w", o.Topic, o.Partition, s.Mode, o.Err)
+			failed = fmt.Errorf("looking up where %s starts (%s): %w", ident.TopicPartition(o.Topic, o.Partition), s.Mode, o.Err)
 		case o.Offset >= 0:
 			out[TopicPartition{o.Topic, o.Partition}] = o.Offset
 		}

@@ -171,7 +171,7 @@ type TopicPartition struct {
 }
 
 // String returns "topic[number]".
-func (t TopicPartition) String() string { return fmt.Sprintf("%s[%d]", t.Topic, t.Number) }
+func (t TopicPartition) String() string { return ident.TopicPartition(t.Topic, t.Number) }
 
 // Topic is what the cluster says about a topic.
 type Topic struct {

@@ -404,7 +404,7 @@ func (c *Consumer) Commit(ctx context.Context, at map[TopicPartition]Position) e
 		for _, t := range resp.Topics {
 			for _, p := range t.Partitions {
 				if perr := kerr.ErrorForCode(p.ErrorCode); perr != nil && failed == nil {
-					failed = fmt.Errorf("%s[%d]: %w", t.Topic, p.Partition, perr)
+					failed = fmt.Errorf("%s: %w", ident.TopicPartition(t.Topic, p.Partition), perr)
 				}
 			}
 		}

@@ -157,7 +157,7 @@ func (l *Log) Read(ctx context.Context, topic string, partition int32, first, ne
 			err = errors.Join(fmt.Errorf("the brokers gave no record for %v: offsets may have left the log meanwhile; try again", l.stalls), verr)
 		}
 		if err != nil {
-			return fmt.Errorf("reading %s[%d] from offset %d: %w", topic, partition, at, err)
+			return fmt.Errorf("reading %s from offset %d: %w", ident.TopicPartition(topic, partition), at, err)
 		}
 		heard = time.Now()
 		for it := fetches.RecordIter(); !it.Done(); {

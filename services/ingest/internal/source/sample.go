@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/services/ingest/internal/batch"
 )
 
@@ -65,7 +66,7 @@ func ReadSamples(ctx context.Context, cfg Config, topics map[string]Topic, n int
 		fetches := client.PollFetches(ctx)
 		for _, e := range fetches.Errors() {
 			if ctx.Err() == nil {
-				return nil, fmt.Errorf("reading %s partition %d: %w", e.Topic, e.Partition, e.Err)
+				return nil, fmt.Errorf("reading %s: %w", ident.TopicPartition(e.Topic, e.Partition), e.Err)
 			}
 		}
 		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
