@@ -103,26 +103,32 @@ func (c *Config) common() ([]kgo.Opt, error) {
 // fetch is under way per broker, and it serves the partitions that were not
 // full when it began: a partition's queue must outlast the fetch of the others
 // and then its own. With 4 MiB, which one response fills (a record of 124 bytes
-// counts 380 here), the workers waited a third of their time for records.
+// counts 380 here), the workers waited a third of their time for records. A
+// quarter of all three does where workers are not faster than the fetch: sizes.
 const (
 	maxFetch = 8 << 20 // of one response
 	maxPart  = 1 << 20 // of one partition in a response
 	maxQueue = 8 << 20 // of one partition
 )
 
-// fetchOptions bound what the client fetches ahead: one response per broker, each at most an eighth of the budget. A
-// broker always returns at least one batch, however large, so no record is too large to be seen.
-func (c *Config) fetchOptions(f *inflation) []kgo.Opt {
+// sizes are one response per broker of at most an eighth of the budget.
+func (c *Config) sizes() *sizes {
 	perFetch := min(max(c.Budget/8, 256<<10), maxFetch)
-	f.perFetch, f.perPartition = perFetch, min(perFetch, maxPart)
+	return newSizes(perFetch, min(perFetch, maxPart))
+}
+
+// fetchOptions bound what the client fetches ahead. A broker always returns at least one batch, however large, so no
+// record is too large to be seen.
+func (c *Config) fetchOptions(s *sizes) []kgo.Opt {
+	perFetch, perPartition := s.now()
 	return []kgo.Opt{
 		kgo.Rack(c.Rack),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.KeepControlRecords(),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // where to go on is never the client's decision
-		kgo.FetchMaxBytes(clampInt32(perFetch)),
-		kgo.FetchMaxPartitionBytes(clampInt32(f.perPartition)),
-		kgo.WithHooks(f),
+		kgo.FetchMaxBytes(perFetch),
+		kgo.FetchMaxPartitionBytes(perPartition),
+		kgo.WithHooks(s),
 		kgo.FetchMaxWait(500 * time.Millisecond), // a resumed partition waits at most this long
 		kgo.MaxConcurrentFetches(4),
 		kgo.WithPools(&recordPool{}),

@@ -84,6 +84,7 @@ type Consumer struct {
 	admin *kadm.Client
 	seat  *seat // nil: none
 	probe bool  // looks once
+	sizes *sizes
 
 	closing  atomic.Bool
 	closed   chan struct{} // closed after Close
@@ -127,13 +128,13 @@ func New(cfg Config, h Handler) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	inflated := &inflation{}
-	if c.fetch, err = kgo.NewClient(append(cfg.fetchOptions(inflated), common...)...); err != nil {
+	c.sizes = cfg.sizes()
+	if c.fetch, err = kgo.NewClient(append(cfg.fetchOptions(c.sizes), common...)...); err != nil {
 		return nil, fmt.Errorf("making the Kafka client that fetches: %w", err)
 	}
-	inflated.mu.Lock()
-	inflated.set = c.fetch.UpdateFetchMaxBytes
-	inflated.mu.Unlock()
+	c.sizes.mu.Lock()
+	c.sizes.set = c.fetch.UpdateFetchMaxBytes
+	c.sizes.mu.Unlock()
 	if cfg.Seats != "" {
 		if c.seat, err = takeSeat(cfg.Seats, cfg.Group); err != nil {
 			cfg.Log.Warn("no member id is kept: after a kill the group waits for a session timeout", "error", err)
@@ -206,7 +207,7 @@ func (c *Consumer) Buffered() int64 {
 	return n
 }
 
-func (c *Consumer) cursorLimit() int64 { return c.perQueue.Load() }
+func (c *Consumer) cursorLimit() int64 { return c.sizes.queue(c.perQueue.Load()) }
 
 // poll hands fetched records to cursors and runs commands between two polls, so that a command never meets records
 // of the time before it.

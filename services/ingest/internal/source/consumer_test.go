@@ -477,28 +477,6 @@ func TestNothingIsReadOfATopicThatWasCreatedAgainSinceItWasLookedUp(t *testing.T
 	require.Len(t, read(t, k, 3), 3)
 }
 
-func TestFetchSizeFollowsCompression(t *testing.T) { // G7
-	var got [2]int32
-	f := &inflation{perFetch: 16 << 20, perPartition: 4 << 20, set: func(a, b int32) { got = [2]int32{a, b} }}
-	read := func(compressed, plain int) {
-		f.OnFetchBatchRead(kgo.BrokerMetadata{}, "t", 0, kgo.FetchBatchMetrics{CompressedBytes: compressed, UncompressedBytes: plain})
-	}
-	read(1000, 1000)
-	require.Zero(t, got, "nothing to change")
-	for range 200 {
-		read(1000, 8000)
-	}
-	require.InDelta(t, 2<<20, got[0], 1<<20)
-	for range 200 {
-		read(1, 1<<30)
-	}
-	require.EqualValues(t, leastFetch, got[0])
-	for range 500 {
-		read(1<<30, 1<<30)
-	}
-	require.Greater(t, got[0], int32(10<<20))
-}
-
 // leaderless makes the cluster say that partition 1 of topic t has no leader.
 func leaderless(t *testing.T, c *kfake.Cluster) {
 	t.Helper()

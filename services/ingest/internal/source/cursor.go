@@ -64,6 +64,7 @@ type Cursor struct {
 	queued int64
 	paused bool
 	hold   bool // paused by an operator
+	hungry bool // the worker has nothing left
 	err    error
 	ready  chan struct{} // has a token when there is something to take
 	limits Limits
@@ -94,6 +95,7 @@ func (k *Cursor) Take() (*Fetch, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.queue) == 0 {
+		k.hungry = true
 		return nil, k.err
 	}
 	f := k.queue[0]
@@ -200,11 +202,16 @@ func (k *Cursor) deliver(id ident.UUID, p *kgo.FetchPartition) {
 	}
 	if len(p.Records) > 0 {
 		f := &Fetch{raw: p.Records, Bytes: memoryOf(p.Records)}
+		if k.hungry {
+			k.hungry = false
+			k.c.sizes.waited(f.Bytes)
+		}
 		k.queue = append(k.queue, f)
 		k.queued += f.Bytes
 		k.limits.LeaderEpoch = p.Records[len(p.Records)-1].LeaderEpoch
 	}
-	if k.queued > k.c.cursorLimit() {
+	if k.queued > k.c.cursorLimit() && !k.paused {
+		k.c.sizes.filled()
 		k.pause()
 	}
 	if len(k.queue) > 0 || k.err != nil {
