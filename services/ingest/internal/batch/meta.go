@@ -69,11 +69,15 @@ func (m *meta) size() int64 {
 func (m *meta) add(r *Record, schemaID int32) {
 	row := m.rows
 	m.rows++
-	m.offset.Set8(row, uint64(r.Offset))
+	if !m.offset.Put8(row, uint64(r.Offset)) {
+		m.offset.Set8(row, uint64(r.Offset))
+	}
 	if !m.kafka {
 		return
 	}
-	m.time.Set8(row, uint64(r.Time*1000))
+	if !m.time.Put8(row, uint64(r.Time*1000)) {
+		m.time.Set8(row, uint64(r.Time*1000))
+	}
 	if r.Key != nil {
 		m.key.SetBytes(row, r.Key)
 	}
@@ -81,7 +85,7 @@ func (m *meta) add(r *Record, schemaID int32) {
 	if len(r.Headers) > 0 {
 		m.addHeaders(row, r.Headers)
 	}
-	if schemaID >= 0 {
+	if schemaID >= 0 && !m.schemaID.Put4(row, uint32(schemaID)) {
 		m.schemaID.Set4(row, uint32(schemaID))
 	}
 }

@@ -195,6 +195,31 @@ const bytesPerNode = 16 + 3*16
 // padded is the length of a buffer in an Arrow message.
 func padded(n int) int { return (n + 63) &^ 63 }
 
+// Put8 is Set8 in the usual case, small enough to become part of a decoder: the
+// next row of a column without nulls that has room. False: nothing was written.
+func (c *Column) Put8(row int, v uint64) bool {
+	w := c.words8
+	if c.n != row || c.hasValid || row >= cap(w) {
+		return false
+	}
+	w = w[:row+1]
+	w[row] = v
+	c.words8, c.n = w, row+1
+	return true
+}
+
+// Put4 is Set4 in the usual case, as Put8 is Set8.
+func (c *Column) Put4(row int, v uint32) bool {
+	w := c.words4
+	if c.n != row || c.hasValid || row >= cap(w) {
+		return false
+	}
+	w = w[:row+1]
+	w[row] = v
+	c.words4, c.n = w, row+1
+	return true
+}
+
 // Set8 writes a value of 8 bytes: an integer, a timestamp, the bits of a double.
 func (c *Column) Set8(row int, v uint64) {
 	if c.n != row {
@@ -260,6 +285,15 @@ func (c *Column) Set16(row int, low, high uint64) {
 
 // SetBool writes a boolean.
 func (c *Column) SetBool(row int, v bool) {
+	var bit byte // without a branch: values may be random
+	if v {
+		bit = 1 << (row & 7)
+	}
+	if c.n == row && !c.hasValid && row>>3 < len(c.bits) { // the bit is not set: none is beyond n
+		c.bits[row>>3] |= bit
+		c.n = row + 1
+		return
+	}
 	if c.n > row {
 		c.unnull(row)
 	} else {
@@ -269,17 +303,26 @@ func (c *Column) SetBool(row int, v bool) {
 		}
 		c.n = row + 1
 	}
-	if v {
-		c.bits[row>>3] |= 1 << (row & 7)
-	} else {
-		c.bits[row>>3] &^= 1 << (row & 7)
-	}
+	c.bits[row>>3] = c.bits[row>>3]&^(1<<(row&7)) | bit
 }
 
 // SetBytes writes a string or binary; only the last row can be written again. It
 // reports false, with nothing written, when the column would grow beyond the
 // 2 GiB that 32-bit offsets can address: the batch is full.
 func (c *Column) SetBytes(row int, v []byte) bool {
+	at, end := len(c.data), len(c.data)+len(v)
+	if c.n == row && !c.hasValid && end <= cap(c.data) && end <= math.MaxInt32 && row+1 < cap(c.offsets) { // nothing grows
+		c.data = c.data[:end]
+		copy(c.data[at:], v)
+		c.offsets = c.offsets[:row+2]
+		c.offsets[row+1] = int32(end)
+		c.n = row + 1
+		return true
+	}
+	return c.setBytes(row, v)
+}
+
+func (c *Column) setBytes(row int, v []byte) bool {
 	if c.n != row {
 		if c.n > row {
 			return c.replaceBytes(row, v)

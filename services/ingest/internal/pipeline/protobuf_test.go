@@ -47,7 +47,7 @@ func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (a answers) codec(t *testing.T) *Protobuf {
+func (a answers) codec(t testing.TB) *Protobuf {
 	server := httptest.NewServer(a)
 	t.Cleanup(server.Close)
 	client, err := registry.New(registry.Config{URLs: []string{server.URL}})
@@ -56,7 +56,7 @@ func (a answers) codec(t *testing.T) *Protobuf {
 }
 
 // sourceOf takes a record apart and finds its schema, as a worker does.
-func sourceOf(t *testing.T, c Codec, value, header []byte) (Source, error) {
+func sourceOf(t testing.TB, c Codec, value, header []byte) (Source, error) {
 	t.Helper()
 	f, err := c.Split(value, header)
 	if err != nil {

@@ -168,31 +168,37 @@ func (s *session) edge() (at int64, inside bool) {
 
 func (s *session) take(ctx context.Context, f *source.Fetch) error {
 	for r := range f.Records() {
-		if r.Offset < s.b.Next() {
-			continue // a broker may return a whole batch around the offset that was asked for
-		}
-		for {
-			at, _ := s.edge()
-			if at == 0 || r.Offset < at {
-				break
-			}
-			s.b.CloseTo(at)
-			if err := s.send(ctx); err != nil {
-				return err
-			}
-		}
-		if err := s.record(ctx, r); err != nil {
+		if err := s.accept(ctx, r); err != nil {
 			return err
-		}
-		if at, inside := s.edge(); (at > 0 && s.b.Next() == at) || (!inside && s.b.Full()) {
-			if err := s.send(ctx); err != nil {
-				return err
-			}
 		}
 	}
 	if n := f.Len(); n > 0 {
 		s.w.took(s.b.Next(), f.LastTime())
 		s.w.m.read(n, f.Bytes)
+	}
+	return nil
+}
+
+// accept takes one record, and cuts the open entry where it must end before or behind it.
+func (s *session) accept(ctx context.Context, r *batch.Record) error {
+	if r.Offset < s.b.Next() {
+		return nil // a broker may return a whole batch around the offset that was asked for
+	}
+	for {
+		at, _ := s.edge()
+		if at == 0 || r.Offset < at {
+			break
+		}
+		s.b.CloseTo(at)
+		if err := s.send(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.record(ctx, r); err != nil {
+		return err
+	}
+	if at, inside := s.edge(); (at > 0 && s.b.Next() == at) || (!inside && s.b.Full()) {
+		return s.send(ctx)
 	}
 	return nil
 }

@@ -61,9 +61,13 @@ func (b *Batch) message(m *message, data []byte, row, depth int) fail {
 			}
 			switch f.conv {
 			case conv8:
-				c.Set8(row, v)
+				if !c.Put8(row, v) {
+					c.Set8(row, v)
+				}
 			case conv4:
-				c.Set4(row, uint32(v))
+				if !c.Put4(row, uint32(v)) {
+					c.Set4(row, uint32(v))
+				}
 			case convBool:
 				c.SetBool(row, v != 0)
 			default:
@@ -77,10 +81,10 @@ func (b *Batch) message(m *message, data []byte, row, depth int) fail {
 			}
 			v := binary.LittleEndian.Uint64(data[i:])
 			i += 8
-			if f.conv == conv8 {
-				c.Set8(row, v)
-			} else {
+			if f.conv != conv8 {
 				b.store(f, c, row, v)
+			} else if !c.Put8(row, v) {
+				c.Set8(row, v)
 			}
 		case opFix4:
 			if len(data)-i < 4 {
@@ -88,10 +92,10 @@ func (b *Batch) message(m *message, data []byte, row, depth int) fail {
 			}
 			v := binary.LittleEndian.Uint32(data[i:])
 			i += 4
-			if f.conv == conv4 {
-				c.Set4(row, v)
-			} else {
+			if f.conv != conv4 {
 				b.store(f, c, row, uint64(v))
+			} else if !c.Put4(row, v) {
+				c.Set4(row, v)
 			}
 		case opListVarint, opListFix8, opListFix4:
 			var v uint64

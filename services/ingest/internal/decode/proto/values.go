@@ -102,7 +102,7 @@ func (b *Batch) time(f *field, c *column.Column, s []byte, row int) fail {
 	if f.conv == convTime || f.conv == convNanos {
 		if seconds, nanos, usual := usualTime(s); usual {
 			v, failed := timestamp(f.conv, seconds, nanos)
-			if failed == ok {
+			if failed == ok && !c.Put8(row, uint64(v)) {
 				c.Set8(row, uint64(v))
 			}
 			return failed
