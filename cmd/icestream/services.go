@@ -36,6 +36,7 @@ func runCommand() *cobra.Command {
 			if _, err := stack.New(cmd.Context(), p); err != nil {
 				return err
 			}
+			p.FollowLoad()
 			return p.Group.Run(cmd.Context())
 		},
 	}

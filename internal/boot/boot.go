@@ -115,6 +115,7 @@ func serve(ctx context.Context, name string, args []string, build func(context.C
 	for _, w := range warnings {
 		p.Log.Warn("configuration", "warning", fmt.Sprint(w))
 	}
+	p.FollowLoad()
 	p.Log.Info("starting", "service", name, "version", Version(), "config", *path)
 	if err := build(ctx, p); err != nil {
 		return fmt.Errorf("starting %s: %w", name, err)
