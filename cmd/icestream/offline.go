@@ -22,10 +22,14 @@ import (
 	"github.com/icestream/icestream/internal/near"
 )
 
-// listening reports whether something answers at host:port.
+// listening reports whether something answers at host:port, or at a socket.
 func listening(ctx context.Context, address string) bool {
 	d := net.Dialer{Timeout: time.Second}
-	c, err := d.DialContext(ctx, "tcp", address)
+	network := "tcp"
+	if path, ok := config.Socket(address); ok {
+		network, address = "unix", path
+	}
+	c, err := d.DialContext(ctx, network, address)
 	if err != nil {
 		return false
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -39,24 +40,27 @@ func (c *Config) check(r *report) {
 }
 
 func (c *Config) checkAddresses(r *report) {
-	listen := []struct{ path, address string }{
-		{"services.ingest.listen", c.Services.Ingest.Listen},
-		{"services.buffer.listen", c.Services.Buffer.Listen},
-		{"services.committer.listen", c.Services.Committer.Listen},
-		{"services.readstate.listen", c.Services.Readstate.Listen},
-		{"node.metrics", c.Node.Metrics},
+	listen := []struct {
+		path, address string
+		check         func(r *report, path, address string, dial bool) bool
+	}{
+		{"services.ingest.listen", c.Services.Ingest.Listen, checkService},
+		{"services.buffer.listen", c.Services.Buffer.Listen, checkService},
+		{"services.committer.listen", c.Services.Committer.Listen, checkService},
+		{"services.readstate.listen", c.Services.Readstate.Listen, checkService},
+		{"node.metrics", c.Node.Metrics, checkAddress},
 	}
 	taken := map[string]string{}
 	for _, l := range listen {
 		if l.path == "node.metrics" && l.address == "" {
 			continue
 		}
-		if !checkAddress(r, l.path, l.address, false) {
+		if !l.check(r, l.path, l.address, false) {
 			continue
 		}
 		if _, port, _ := net.SplitHostPort(l.address); port != "0" {
 			if other, ok := taken[l.address]; ok {
-				r.addf(l.path, "give each its own port", "%s is also the address of %s", l.address, other)
+				r.addf(l.path, "give each its own", "%s is also the address of %s", l.address, other)
 			}
 			taken[l.address] = l.path
 		}
@@ -67,8 +71,37 @@ func (c *Config) checkAddresses(r *report) {
 		{"discovery.committer", c.Discovery.Committer},
 		{"discovery.readstate", c.Discovery.Readstate},
 	} {
-		checkAddress(r, d.path, d.address, true)
+		checkService(r, d.path, d.address, true)
 	}
+}
+
+// socketScheme begins the address of a socket of the machine; an absolute path follows.
+const socketScheme = "unix://"
+
+// longestSocket is what every system takes as the path of a socket.
+const longestSocket = 103
+
+// Socket returns the path of an address that is a socket of the machine, such as unix:///run/icestream/buffer.sock;
+// ok is false for host:port.
+func Socket(address string) (path string, ok bool) { return strings.CutPrefix(address, socketScheme) }
+
+// SocketAddress is the address of the socket at an absolute path.
+func SocketAddress(path string) string { return socketScheme + path }
+
+// checkService reports the address of a service that is neither host:port nor a socket of the machine.
+func checkService(r *report, path, address string, dial bool) bool {
+	socket, ok := Socket(address)
+	switch {
+	case !ok:
+		return checkAddress(r, path, address, dial)
+	case !filepath.IsAbs(socket) || filepath.Clean(socket) != socket || socket == "/":
+		r.addf(path, "write unix:///folder/name.sock", "%q does not name a socket by its absolute path", address)
+		return false
+	case len(socket) > longestSocket:
+		r.addf(path, fmt.Sprintf("systems take up to %d bytes", longestSocket), "the path of the socket %q is too long", address)
+		return false
+	}
+	return true
 }
 
 // checkAddress reports an address that is not host:port; a host to dial must not be empty.

@@ -53,13 +53,13 @@ type Services struct {
 
 // Service is the part of one service.
 type Service struct {
-	Listen string // host:port of its gRPC server
+	Listen string // host:port of its gRPC server, or its socket (Socket)
 }
 
 // Discovery says how services find each other.
 type Discovery struct {
 	Type                                 string // static
-	Ingest, Buffer, Committer, Readstate string // host:port
+	Ingest, Buffer, Committer, Readstate string // host:port, or a socket (Socket)
 }
 
 // Limits are the budgets in bytes. Every queue is bounded by one of them.

@@ -23,7 +23,10 @@ import (
 const (
 	streamWindow     = 2 << 20
 	connectionWindow = 4 << 20
-	ioBuffer         = 128 << 10
+
+	// What is read and written at once. Whoever writes wakes the other side, which then wakes a goroutine of its own for
+	// each frame that it finds: with 128 KiB that was a fifth more of the CPU of a service that takes a batch now and then.
+	ioBuffer = 512 << 10
 )
 
 // Keep-alive. Both ends agree: the server allows pings at half of the client's interval.

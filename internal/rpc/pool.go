@@ -18,7 +18,7 @@ type Pool struct {
 // NewPool returns an empty pool whose connections have the given options.
 func NewPool(o Options) *Pool { return &Pool{o: o, open: map[string]*grpc.ClientConn{}} }
 
-// Conn returns the connection to address (host:port), made at the first call. It
+// Conn returns the connection to address, made at the first call. It
 // is the pool's to close.
 func (p *Pool) Conn(address string) (*grpc.ClientConn, error) {
 	p.mu.Lock()

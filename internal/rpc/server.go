@@ -31,7 +31,7 @@ type Server struct {
 	draining  chan struct{}
 }
 
-// Listen opens the address and returns a server on it. A taken port is an error that names the address; the caller
+// Listen opens the address (host:port, or a socket of the machine) and returns a server on it. A taken port is an error that names the address; the caller
 // adds which setting it came from.
 func Listen(ctx context.Context, address string, o Options) (*Server, error) {
 	l, err := o.Network.listen(ctx, address)
@@ -70,7 +70,7 @@ func NewServer(l net.Listener, o Options) *Server {
 func (s *Server) Registrar() grpc.ServiceRegistrar { return s.grpc }
 
 // Address returns the address in use, with the port that was chosen where it was 0.
-func (s *Server) Address() string { return s.listener.Addr().String() }
+func (s *Server) Address() string { return addressOf(s.listener) }
 
 // Draining is closed when the server has begun to drain. Handlers of endless streams end then, so that the drain
 // does not have to cut them.

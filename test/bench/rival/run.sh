@@ -27,7 +27,7 @@ LIBS=${RIVAL_HOME:-$HOME/.cache/icestream-rival}
 CONNECT=http://127.0.0.1:$((BASE + 83))
 REGISTRY=http://127.0.0.1:$((BASE + 85))
 RESULTS=$RUN/results.jsonl
-SERVICES="bufferd committerd readstated ingestd" # their ports are BASE+1 to BASE+4, those of their health BASE+21 to BASE+24
+SERVICES="bufferd committerd readstated ingestd" # on sockets, being on one host; the ports of their health are BASE+21 to BASE+24
 
 python() { PYTHONPATH=$RUN/gen:$here:$peers "$peers/python" "$@"; }
 
@@ -107,17 +107,18 @@ drain_connect() { # SHAPE ROWS ROUND
 # The counterpart of the sink's connector, which is created on a worker that is up, is ingestd: the others are up and ready
 # before it starts, and what they used until then is not counted, as the worker's start is not.
 drain_icestream() { # SHAPE ROWS ROUND
-  local name=ours_$1_$3 s i=0 message=bench.Event dir pids=()
+  local name=ours_$1_$3 s i=0 message=bench.Event dir at pids=()
   [ "$1" = events ] || message=bench.Order
   dir=$RUN/$name
+  at=unix://$dir
   for s in $SERVICES; do
     i=$((i + 1))
     mkdir -p "$dir/$s"
     cat >"$dir/$s/icestream.yaml" <<EOF
 deployment: rival
 node: { data_dir: "$dir", metrics: "127.0.0.1:$((BASE + 20 + i))" }
-services: { buffer: {listen: "127.0.0.1:$((BASE + 1))"}, committer: {listen: "127.0.0.1:$((BASE + 2))"}, readstate: {listen: "127.0.0.1:$((BASE + 3))"}, ingest: {listen: "127.0.0.1:$((BASE + 4))"} }
-discovery: { buffer: "127.0.0.1:$((BASE + 1))", committer: "127.0.0.1:$((BASE + 2))", readstate: "127.0.0.1:$((BASE + 3))", ingest: "127.0.0.1:$((BASE + 4))" }
+services: { buffer: {listen: "$at/b.sock"}, committer: {listen: "$at/c.sock"}, readstate: {listen: "$at/r.sock"}, ingest: {listen: "$at/i.sock"} }
+discovery: { buffer: "$at/b.sock", committer: "$at/c.sock", readstate: "$at/r.sock", ingest: "$at/i.sock" }
 limits: { hot.bytes: 64MiB }
 kafka: { bootstrap.servers: "$KAFKA_BOOTSTRAP", group.id: rival }
 registry: { url: "$REGISTRY" }
@@ -126,7 +127,6 @@ defaults: { commit: { interval: 10s } }
 pipelines:
   - { name: ${name//_/-}, topics: [$1], table: rival.$name, message: $message }
 EOF
-    port_free $((BASE + i))
     port_free $((BASE + 20 + i))
     start "$dir/$s.pid" "$dir/$s.log" "$RUN/bin/$s" -config "$dir/$s/icestream.yaml"
     if [ "$s" = ingestd ]; then
