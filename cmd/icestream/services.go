@@ -24,7 +24,7 @@ func runCommand() *cobra.Command {
 		Example: "  icestream run -c icestream.yaml",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			boot.Tune(stack.Services)
+			boot.Tune(stack.Services * boot.Headroom)
 			c, err := t.file(cmd)
 			if err != nil {
 				return err

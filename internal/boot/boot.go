@@ -77,11 +77,12 @@ func Dial(address string, maxMessage int) (*grpc.ClientConn, error) {
 
 // Main is the main function of a service binary: flags, configuration, life
 // cycle. build makes the service and adds its actors and drain phases to
-// p.Group. Main returns the exit code.
-func Main(name string, build func(ctx context.Context, p *Process) error) run.Code {
+// p.Group. The process gathers so many bytes of garbage between two collections.
+// Main returns the exit code.
+func Main(name string, headroom uint64, build func(ctx context.Context, p *Process) error) run.Code {
 	ctx, stop := run.Signals(context.Background())
 	defer stop()
-	Tune(1)
+	Tune(headroom)
 	err := serve(ctx, name, os.Args[1:], build)
 	if err != nil {
 		_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", name, fault.Describe(err))

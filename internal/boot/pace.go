@@ -12,21 +12,22 @@ import (
 // is too little while the process is young (a collection every few MiB) and far
 // too much when budgets are full (several times the budget in garbage).
 const (
-	headroom   = 24 << 20 // garbage between two collections, for each service of the process
+	Headroom   = 24 << 20 // bytes of garbage between two collections, for a service that hands batches on
 	leastPace  = 30       // percent of the live heap, when it is very large
 	mostPace   = 1000
 	firstPace  = mostPace // until the first collection has measured the live heap
 	liveMetric = "/gc/heap/live:bytes"
 )
 
-// Tune paces the garbage collector of a process that runs so many services, unless
-// the environment says how (GOGC, GOMEMLIMIT). A process calls it once, at its start.
-func Tune(services int) {
+// Tune paces the garbage collector of a process, which may gather so many bytes of
+// garbage between two collections, unless the environment says how (GOGC, GOMEMLIMIT).
+// A process calls it once, at its start.
+func Tune(headroom uint64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
 	debug.SetGCPercent(firstPace)
-	watchCollections(&collection{sample: []metrics.Sample{{Name: liveMetric}}, headroom: uint64(services) * headroom})
+	watchCollections(&collection{sample: []metrics.Sample{{Name: liveMetric}}, headroom: headroom})
 }
 
 // collection is unreachable from the start, so its finalizer runs after each

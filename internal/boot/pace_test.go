@@ -10,19 +10,19 @@ import (
 
 // G7: what the process takes beyond its budgets is a fixed amount, not a multiple.
 func TestGarbageIsBoundedByHeadroomAndNotByAMultiple(t *testing.T) {
-	require.Equal(t, mostPace, paceFor(0, headroom))
-	require.Equal(t, mostPace, paceFor(1<<20, headroom))
-	require.Equal(t, 100, paceFor(headroom, headroom))
-	require.Equal(t, 50, paceFor(2*headroom, headroom))
-	require.Equal(t, leastPace, paceFor(100*headroom, headroom))
+	require.Equal(t, mostPace, paceFor(0, Headroom))
+	require.Equal(t, mostPace, paceFor(1<<20, Headroom))
+	require.Equal(t, 100, paceFor(Headroom, Headroom))
+	require.Equal(t, 50, paceFor(2*Headroom, Headroom))
+	require.Equal(t, leastPace, paceFor(100*Headroom, Headroom))
 }
 
 func TestThePaceFollowsTheLiveHeap(t *testing.T) {
 	t.Setenv("GOGC", "")
 	t.Setenv("GOMEMLIMIT", "")
 	before := debug.SetGCPercent(100)
-	Tune(1)
-	live := make([]byte, 2*headroom)
+	Tune(Headroom)
+	live := make([]byte, 2*Headroom)
 	require.Eventually(t, func() bool {
 		runtime.GC()
 		now := debug.SetGCPercent(100)

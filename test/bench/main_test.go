@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestBench(t *testing.T) {
-	boot.Tune(stack.Services)
+	boot.Tune(stack.Services * boot.Headroom)
 	out := &report{w: os.Stdout}
 	out.line("%s, %d CPUs, %s/%s, GOGC %d", boot.Version(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, gcPercent())
 	out.load("start")

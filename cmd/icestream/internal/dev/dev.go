@@ -80,7 +80,7 @@ type Options struct {
 // and exact; a fault found in the data has the exit code run.Violated. When ctx
 // ends, production stops and what was produced is verified.
 func Run(ctx context.Context, o Options) (err error) {
-	boot.Tune(stack.Services)
+	boot.Tune(stack.Services * boot.Headroom)
 	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return fmt.Errorf("finding the folder of the run: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/icestream/icestream/services/buffer"
 )
 
-func main() { os.Exit(int(boot.Main("bufferd", build))) }
+func main() { os.Exit(int(boot.Main("bufferd", boot.Headroom, build))) }
 
 func build(ctx context.Context, p *boot.Process) error {
 	resolver, err := discovery.FromConfig(p.Config.Discovery)

@@ -11,7 +11,7 @@ import (
 	"github.com/icestream/icestream/services/ingest"
 )
 
-func main() { os.Exit(int(boot.Main("ingestd", build))) }
+func main() { os.Exit(int(boot.Main("ingestd", boot.Headroom, build))) }
 
 func build(ctx context.Context, p *boot.Process) error {
 	resolver, err := discovery.FromConfig(p.Config.Discovery)

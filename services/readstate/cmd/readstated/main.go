@@ -12,7 +12,7 @@ import (
 	"github.com/icestream/icestream/services/readstate"
 )
 
-func main() { os.Exit(int(boot.Main("readstated", build))) }
+func main() { os.Exit(int(boot.Main("readstated", boot.Headroom, build))) }
 
 func build(ctx context.Context, p *boot.Process) error {
 	resolver, err := discovery.FromConfig(p.Config.Discovery)
