@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/icestream/icestream/internal/event"
@@ -42,10 +41,11 @@ type session struct {
 
 	// The plan of the records before: nearly always the next one's as well.
 	last      *plan
-	frame     frame.Frame // of the record at hand, here so that no record allocates one
+	frame     frame.Last // of the record at hand, here so that no record allocates one
 	keyFrame  frame.Frame
 	lastValue met
 	lastKey   met
+	settled   bool  // last is the plan of frame, and no key has a say in it
 	null      *plan // for tombstones before the first plan
 	bound     *plan // the plan whose columns the open entry has
 }
@@ -184,6 +184,19 @@ func (s *session) accept(ctx context.Context, r *batch.Record) error {
 	if r.Offset < s.b.Next() {
 		return nil // a broker may return a whole batch around the offset that was asked for
 	}
+	if len(s.bounds) > 0 { // after a restart
+		return s.acceptBounded(ctx, r)
+	}
+	if err := s.record(ctx, r); err != nil {
+		return err
+	}
+	if s.b.Full() {
+		return s.send(ctx)
+	}
+	return nil
+}
+
+func (s *session) acceptBounded(ctx context.Context, r *batch.Record) error {
 	for {
 		at, _ := s.edge()
 		if at == 0 || r.Offset < at {
@@ -213,22 +226,27 @@ func (s *session) record(ctx context.Context, r *batch.Record) error {
 	case r.Value == nil:
 		return s.tombstone(ctx, r)
 	}
-	var err error
-	if s.frame, err = SplitValue(s.w.p.c.Codec, r); err != nil {
-		return s.fault(ctx, r, err, -1)
-	}
-	with, err := s.split(r, &s.frame)
+	f, same, err := s.splitValue(r)
 	if err != nil {
 		return s.fault(ctx, r, err, -1)
 	}
-	f, schemaID := &s.frame, int32(-1)
+	schemaID := int32(-1)
 	if f.Form == frame.PrefixID || f.Form == frame.HeaderID {
 		schemaID = f.ID
+	}
+	if same && s.settled {
+		return s.row(ctx, r, f, s.last, schemaID)
+	}
+	s.settled = false
+	with, err := s.split(r, f)
+	if err != nil {
+		return s.fault(ctx, r, err, -1)
 	}
 	pl, err := s.plan(ctx, with)
 	if err != nil {
 		return s.fault(ctx, r, err, schemaID)
 	}
+	s.settled = s.w.p.c.Key == nil
 	return s.row(ctx, r, f, pl, schemaID)
 }
 
@@ -237,18 +255,19 @@ func (s *session) row(ctx context.Context, r *batch.Record, f *frame.Frame, pl *
 	if err := s.bind(ctx, pl); err != nil {
 		return err
 	}
-	err := s.b.Row(r, f.Payload, schemaID)
-	if errors.Is(err, cell.ErrBatchFull) {
+	if err := s.b.Row(r, f.Payload, schemaID); err != nil {
+		if !errors.Is(err, cell.ErrBatchFull) {
+			return s.fault(ctx, r, err, schemaID)
+		}
 		if err := s.send(ctx); err != nil {
 			return err
 		}
 		if err := s.bind(ctx, pl); err != nil {
 			return err
 		}
-		err = s.b.Row(r, f.Payload, schemaID)
-	}
-	if err != nil {
-		return s.fault(ctx, r, err, schemaID)
+		if err := s.b.Row(r, f.Payload, schemaID); err != nil {
+			return s.fault(ctx, r, err, schemaID)
+		}
 	}
 	s.w.flood.good(r.Offset)
 	return nil
@@ -322,8 +341,25 @@ func (s *session) nullPlan(ctx context.Context, r *batch.Record) (*plan, error) 
 	return s.null, err
 }
 
+// splitValue takes the reference off the value; same says that it is that of the value before.
+func (s *session) splitValue(r *batch.Record) (f *frame.Frame, same bool, err error) {
+	h := header(r, frame.HeaderName)
+	if h == nil && s.frame.Same(r.Value) {
+		return &s.frame.Frame, true, nil
+	}
+	one, err := s.w.p.c.Codec.Split(r.Value, h)
+	if err != nil {
+		return nil, false, err
+	}
+	s.frame.Keep(one, r.Value)
+	return &s.frame.Frame, false, nil
+}
+
 // split takes the reference off the key; value is that of the value, nil if there is none.
 func (s *session) split(r *batch.Record, value *frame.Frame) (refs, error) {
+	if s.w.p.c.Key == nil {
+		return refs{value: value}, nil
+	}
 	key, ok, err := s.w.p.splitKey(r)
 	if err != nil || !ok {
 		return refs{value: value}, err
@@ -407,9 +443,9 @@ func (s *session) send(ctx context.Context) error {
 }
 
 func header(r *batch.Record, name string) []byte {
-	for _, h := range slices.Backward(r.Headers) { // the last one counts: whoever passed the record on put his behind
-		if h.Key == name {
-			return h.Value
+	for i := len(r.Headers) - 1; i >= 0; i-- { // the last one counts: whoever passed the record on put his behind
+		if r.Headers[i].Key == name {
+			return r.Headers[i].Value
 		}
 	}
 	return nil

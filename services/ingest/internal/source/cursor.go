@@ -29,7 +29,7 @@ func (f *Fetch) Len() int { return len(f.raw) }
 func (f *Fetch) Records() iter.Seq[*batch.Record] {
 	return func(yield func(*batch.Record) bool) {
 		for _, r := range f.raw {
-			f.one = recordOf(r, f.one.Headers[:0])
+			show(r, &f.one)
 			if !yield(&f.one) {
 				return
 			}
@@ -261,13 +261,15 @@ func memoryOf(records []*kgo.Record) int64 {
 	return n
 }
 
-// recordOf is a record of the client without a copy of its bytes; headers are appended to those given.
-func recordOf(r *kgo.Record, headers []batch.Header) batch.Record {
-	for i := range r.Headers {
-		headers = append(headers, batch.Header{Key: r.Headers[i].Key, Value: r.Headers[i].Value})
+// show makes out a record of the client without a copy of its bytes; the memory of out's headers is used again.
+func show(r *kgo.Record, out *batch.Record) {
+	out.Offset, out.Time, out.LeaderEpoch, out.Control = r.Offset, r.Timestamp.UnixMilli(), r.LeaderEpoch, r.Attrs.IsControl()
+	out.Key, out.Value, out.KeyPayload = r.Key, r.Value, nil
+	if len(out.Headers)+len(r.Headers) == 0 { // as most are
+		return
 	}
-	return batch.Record{
-		Offset: r.Offset, Time: r.Timestamp.UnixMilli(), LeaderEpoch: r.LeaderEpoch, Control: r.Attrs.IsControl(),
-		Key: r.Key, Value: r.Value, Headers: headers,
+	out.Headers = out.Headers[:0]
+	for i := range r.Headers {
+		out.Headers = append(out.Headers, batch.Header{Key: r.Headers[i].Key, Value: r.Headers[i].Value})
 	}
 }

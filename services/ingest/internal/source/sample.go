@@ -96,7 +96,9 @@ func (s *Sample) take(records []*kgo.Record) bool {
 	}
 	for _, r := range records {
 		if r.Offset < s.End && !r.Attrs.IsControl() {
-			s.Records = append(s.Records, recordOf(r, nil))
+			var rec batch.Record
+			show(r, &rec)
+			s.Records = append(s.Records, rec)
 		}
 		s.Whole = s.Whole || r.Offset >= s.End-1
 	}
