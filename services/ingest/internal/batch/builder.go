@@ -273,7 +273,9 @@ func (b *Builder) Row(r *Record, payload []byte, schemaID int32) error {
 		return err
 	}
 	b.keys = nil
-	return b.took(r, outcomeRow, schemaID)
+	b.meta.add(r, schemaID)
+	b.take(r, outcomeRow)
+	return nil
 }
 
 // NullRow takes a tombstone as a row whose mapped columns are all null.
@@ -294,12 +296,8 @@ func (b *Builder) NullRow(r *Record) error {
 		b.keys = append(b.keys, bytes.Clone(r.KeyPayload))
 	}
 	b.nulls++
-	return b.took(r, outcomeNullRow, -1)
-}
-
-func (b *Builder) took(r *Record, o outcome, schemaID int32) error {
-	b.meta.add(r, schemaID)
-	b.take(r, o)
+	b.meta.add(r, -1)
+	b.take(r, outcomeNullRow)
 	return nil
 }
 

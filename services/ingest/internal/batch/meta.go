@@ -40,6 +40,7 @@ func newMeta(fields []arrow.Field) (*meta, error) {
 			m.key = c
 		case arrowx.HeadersColumn:
 			m.headers = c
+			c.AbsentIsZero() // a record without headers has an empty list
 		case arrowx.SchemaIDColumn:
 			m.schemaID = c
 		default:
@@ -81,7 +82,6 @@ func (m *meta) add(r *Record, schemaID int32) {
 	if r.Key != nil {
 		m.key.SetBytes(row, r.Key)
 	}
-	m.headers.Open(row)
 	if len(r.Headers) > 0 {
 		m.addHeaders(row, r.Headers)
 	}
@@ -91,6 +91,7 @@ func (m *meta) add(r *Record, schemaID int32) {
 }
 
 func (m *meta) addHeaders(row int, headers []Header) {
+	m.headers.Open(row)
 	pairs := m.headers.Kid(0)
 	for i := range headers {
 		at := pairs.Len()

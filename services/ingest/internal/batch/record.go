@@ -9,6 +9,7 @@ package batch
 import (
 	"encoding/binary"
 	"math/bits"
+	"slices"
 
 	"github.com/zeebo/xxh3"
 
@@ -89,7 +90,8 @@ func (d *digest) stream(r *Record, o outcome) xxh3.Uint128 {
 	}
 	d.hasher.Reset()
 	write := func(b []byte) { _, _ = d.hasher.Write(b) } // never fails
-	d.scratch = appendFixed(d.scratch[:0], r, o)
+	d.scratch = slices.Grow(d.scratch[:0], fixedLen)[:fixedLen]
+	putFixed(d.scratch, r, o)
 	write(d.scratch)
 	field := func(b []byte) {
 		d.scratch = appendLen(d.scratch[:0], b)
@@ -115,10 +117,15 @@ func (d *digest) sum() ident.Digest {
 }
 
 func appendAll(b []byte, r *Record, o outcome) []byte {
-	b = appendFixed(b, r, o)
-	b = append(appendLen(b, r.Key), r.Key...)
-	b = append(appendLen(b, r.Value), r.Value...)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(r.Headers)))
+	n, key, value := len(b), len(r.Key), len(r.Value)
+	b = slices.Grow(b, fixedLen+4+key+4+value+4)[:n+fixedLen+4+key+4+value+4] // one check of the room for all of it
+	putFixed(b[n:], r, o)
+	n += fixedLen
+	binary.LittleEndian.PutUint32(b[n:], lenOf(r.Key))
+	n += 4 + copy(b[n+4:], r.Key)
+	binary.LittleEndian.PutUint32(b[n:], lenOf(r.Value))
+	n += 4 + copy(b[n+4:], r.Value)
+	binary.LittleEndian.PutUint32(b[n:], uint32(len(r.Headers)))
 	for i := range r.Headers {
 		k := r.Headers[i].Key
 		b = append(binary.LittleEndian.AppendUint32(b, uint32(len(k))), k...)
@@ -128,16 +135,23 @@ func appendAll(b []byte, r *Record, o outcome) []byte {
 	return b
 }
 
-func appendFixed(b []byte, r *Record, o outcome) []byte {
-	b = binary.LittleEndian.AppendUint64(b, uint64(r.Offset))
-	b = append(b, byte(o))
-	return binary.LittleEndian.AppendUint64(b, uint64(r.Time))
+// fixedLen is the length of what putFixed writes.
+const fixedLen = 8 + 1 + 8
+
+func putFixed(b []byte, r *Record, o outcome) {
+	_ = b[fixedLen-1]
+	binary.LittleEndian.PutUint64(b, uint64(r.Offset))
+	b[8] = byte(o)
+	binary.LittleEndian.PutUint64(b[9:], uint64(r.Time))
 }
 
-// appendLen writes the length of a nullable field; null is no length at all, so that it differs from empty.
-func appendLen(b, field []byte) []byte {
+// appendLen writes the length of a nullable field.
+func appendLen(b, field []byte) []byte { return binary.LittleEndian.AppendUint32(b, lenOf(field)) }
+
+// lenOf is the length of a nullable field; null is no length at all, so that it differs from empty.
+func lenOf(field []byte) uint32 {
 	if field == nil {
-		return binary.LittleEndian.AppendUint32(b, ^uint32(0))
+		return ^uint32(0)
 	}
-	return binary.LittleEndian.AppendUint32(b, uint32(len(field)))
+	return uint32(len(field))
 }

@@ -198,25 +198,23 @@ func padded(n int) int { return (n + 63) &^ 63 }
 // Put8 is Set8 in the usual case, small enough to become part of a decoder: the
 // next row of a column without nulls that has room. False: nothing was written.
 func (c *Column) Put8(row int, v uint64) bool {
-	w := c.words8
-	if c.n != row || c.hasValid || row >= cap(w) {
+	if c.n != row || c.hasValid || row >= cap(c.words8) {
 		return false
 	}
-	w = w[:row+1]
-	w[row] = v
-	c.words8, c.n = w, row+1
+	c.words8 = c.words8[:row+1]
+	c.words8[row] = v
+	c.n = row + 1
 	return true
 }
 
 // Put4 is Set4 in the usual case, as Put8 is Set8.
 func (c *Column) Put4(row int, v uint32) bool {
-	w := c.words4
-	if c.n != row || c.hasValid || row >= cap(w) {
+	if c.n != row || c.hasValid || row >= cap(c.words4) {
 		return false
 	}
-	w = w[:row+1]
-	w[row] = v
-	c.words4, c.n = w, row+1
+	c.words4 = c.words4[:row+1]
+	c.words4[row] = v
+	c.n = row + 1
 	return true
 }
 

@@ -140,8 +140,11 @@ func ValidUTF8(s []byte) bool {
 	switch {
 	case n >= 8:
 		var all uint64
-		for j := 0; j+8 <= n; j += 8 {
-			all |= binary.LittleEndian.Uint64(s[j:])
+		for j := 0; j+16 <= n; j += 16 {
+			all |= binary.LittleEndian.Uint64(s[j:]) | binary.LittleEndian.Uint64(s[j+8:])
+		}
+		if n&8 != 0 {
+			all |= binary.LittleEndian.Uint64(s[n&^15:])
 		}
 		all |= binary.LittleEndian.Uint64(s[n-8:])
 		if all&highBits == 0 {

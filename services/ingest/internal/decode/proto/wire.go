@@ -2,6 +2,7 @@ package proto
 
 import (
 	"encoding/binary"
+	"math/bits"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -10,6 +11,16 @@ import (
 // varint is malformed or the input ends inside it. As in Google's parsers it may be
 // longer than it need be, up to ten bytes, the last of them at most 1.
 func varint(b []byte, i int) (uint64, int) {
+	if len(b)-i >= 8 { // up to eight bytes at once, without a branch for each
+		x := binary.LittleEndian.Uint64(b[i:])
+		if last := ^x & 0x8080808080808080; last != 0 {
+			x &= last ^ (last - 1) // the bytes up to the last one
+			x = x&0x007f007f007f007f | x&0x7f007f007f007f00>>1
+			x = x&0x00003fff00003fff | x&0x3fff00003fff0000>>2
+			x = x&0x000000000fffffff | x&0x0fffffff00000000>>4
+			return x, i + bits.TrailingZeros64(last)/8 + 1
+		}
+	}
 	var v uint64
 	for shift := 0; shift < 63; shift += 7 {
 		if i >= len(b) {
