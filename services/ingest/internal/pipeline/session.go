@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/icestream/icestream/internal/event"
@@ -443,9 +444,9 @@ func (s *session) send(ctx context.Context) error {
 }
 
 func header(r *batch.Record, name string) []byte {
-	for i := len(r.Headers) - 1; i >= 0; i-- { // the last one counts: whoever passed the record on put his behind
-		if r.Headers[i].Key == name {
-			return r.Headers[i].Value
+	for _, h := range slices.Backward(r.Headers) { // the last one counts: whoever passed the record on put his behind
+		if h.Key == name {
+			return h.Value
 		}
 	}
 	return nil
