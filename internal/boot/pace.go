@@ -5,17 +5,21 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"slices"
 )
 
 // The collector is paced by headroom instead of a percentage. Live memory is
 // large buffers without pointers, bounded by budgets in bytes: a percentage of it
 // is too little while the process is young (a collection every few MiB) and far
-// too much when budgets are full (several times the budget in garbage).
+// too much when budgets are full (several times the budget in garbage). Headroom is
+// counted from the greatest live heap of late: that memory the process has had, and
+// giving it back to take it again costs a fault for each page.
 const (
 	Headroom   = 24 << 20 // bytes of garbage between two collections, for a service that hands batches on
 	leastPace  = 30       // percent of the live heap, when it is very large
 	mostPace   = 1000
 	firstPace  = mostPace // until the first collection has measured the live heap
+	recent     = 16       // collections whose greatest live heap counts
 	liveMetric = "/gc/heap/live:bytes"
 )
 
@@ -36,13 +40,18 @@ type collection struct {
 	sample   []metrics.Sample
 	headroom uint64
 	pace     int
+	lives    [recent]uint64 // live bytes of the last collections
+	at       int
 }
 
 func watchCollections(c *collection) {
 	runtime.SetFinalizer(c, func(c *collection) {
 		metrics.Read(c.sample)
 		if c.sample[0].Value.Kind() == metrics.KindUint64 {
-			if next := paceFor(c.sample[0].Value.Uint64(), c.headroom); next != c.pace {
+			live := c.sample[0].Value.Uint64()
+			c.lives[c.at] = live
+			c.at = (c.at + 1) % recent
+			if next := paceFor(live, slices.Max(c.lives[:])+c.headroom); next != c.pace {
 				c.pace = next
 				debug.SetGCPercent(next)
 			}
@@ -51,10 +60,10 @@ func watchCollections(c *collection) {
 	})
 }
 
-// paceFor is the percentage of live bytes that makes the headroom.
-func paceFor(live, headroom uint64) int {
+// paceFor is the percentage of live bytes after which the heap has so many.
+func paceFor(live, heap uint64) int {
 	if live == 0 {
 		return mostPace
 	}
-	return int(min(max(headroom*100/live, leastPace), mostPace))
+	return int(min(max((heap-live)*100/live, leastPace), mostPace))
 }

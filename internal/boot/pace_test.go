@@ -11,10 +11,11 @@ import (
 // G7: what the process takes beyond its budgets is a fixed amount, not a multiple.
 func TestGarbageIsBoundedByHeadroomAndNotByAMultiple(t *testing.T) {
 	require.Equal(t, mostPace, paceFor(0, Headroom))
-	require.Equal(t, mostPace, paceFor(1<<20, Headroom))
-	require.Equal(t, 100, paceFor(Headroom, Headroom))
-	require.Equal(t, 50, paceFor(2*Headroom, Headroom))
-	require.Equal(t, leastPace, paceFor(100*Headroom, Headroom))
+	require.Equal(t, mostPace, paceFor(1<<20, 1<<20+Headroom))
+	require.Equal(t, 100, paceFor(Headroom, 2*Headroom))
+	require.Equal(t, 50, paceFor(2*Headroom, 3*Headroom))
+	require.Equal(t, leastPace, paceFor(100*Headroom, 101*Headroom))
+	require.Equal(t, 200, paceFor(Headroom, 3*Headroom), "twice the headroom was live lately")
 }
 
 func TestThePaceFollowsTheLiveHeap(t *testing.T) {
