@@ -2,7 +2,8 @@ package main
 
 import (
 	"context"
-	"net"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/icestream/icestream/internal/boot"
 	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/rpc"
 	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/wire"
 )
@@ -33,7 +35,7 @@ type target struct {
 func (t *target) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&t.config, "config", "c", os.Getenv(config.EnvFile), "configuration file (default from "+config.EnvFile+")")
 	cmd.Flags().StringVar(&t.dir, "dir", "", "folder of a run of icestream dev")
-	cmd.Flags().StringVar(&t.addr, "addr", "", "address of the service, instead of the configuration's")
+	cmd.Flags().StringVar(&t.addr, "addr", "", "address of the service (host:port, or unix:///folder/name.sock), instead of the configuration's")
 	cmd.Flags().StringArrayVar(&t.set, "set", nil, "override a setting, as path=value")
 }
 
@@ -122,16 +124,18 @@ func ask[Client, Request, Answer any](cmd *cobra.Command, t *target, pick func(c
 	return answer, nil
 }
 
-// reach says what to do when nothing listens at an address; the words of a gRPC
-// client do not.
+// reach says what to do when nothing listens at an address.
 func (t *target) reach(ctx context.Context, addr string) error {
-	d := net.Dialer{Timeout: dialTimeout}
-	c, err := d.DialContext(ctx, "tcp", addr)
+	within, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	err := rpc.Reach(within, addr)
 	switch {
 	case err == nil:
-		return c.Close()
+		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, fs.ErrPermission):
+		return fault.New(fault.Unavailable, "the socket %s may not be used: run this as the user of the service, or as root: %w", addr, err)
 	case t.dir != "" && t.addr == "":
 		return fault.New(fault.Unavailable, "nothing is running in %s: `%s` goes on with it; "+
 			"read, audit (not --against kafka), offsets show, quarantine list and show, schema show and history work without", t.dir, dev.GoOn(t.dir))

@@ -14,6 +14,7 @@ import (
 
 	adminv1 "github.com/icestream/icestream/gen/go/icestream/admin/v1"
 	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
+	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/wire"
 )
@@ -47,8 +48,8 @@ func (committing) GetStatus(context.Context, *adminv1.GetStatusRequest) (*adminv
 // G9: readers are served what the log holds of a table that was rolled back; who
 // looks at it must see that nothing is committed to it any more, and why.
 func TestATableWhoseCommitsStoppedIsNotShownAsServingAlone(t *testing.T) {
-	start := func(register func(*grpc.Server)) string {
-		ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	start := func(network, address string, register func(*grpc.Server)) string {
+		ln, err := (&net.ListenConfig{}).Listen(t.Context(), network, address)
 		require.NoError(t, err)
 		server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec{}))
 		register(server)
@@ -56,8 +57,10 @@ func TestATableWhoseCommitsStoppedIsNotShownAsServingAlone(t *testing.T) {
 		t.Cleanup(server.Stop)
 		return ln.Addr().String()
 	}
-	readstate := start(func(s *grpc.Server) { readstatev1.RegisterReadStateServiceServer(s, serving{}) })
-	committer := start(func(s *grpc.Server) { adminv1.RegisterAdminServiceServer(s, committing{}) })
+	socket := socketPath(t)
+	start("unix", socket, func(s *grpc.Server) { readstatev1.RegisterReadStateServiceServer(s, serving{}) })
+	readstate := config.SocketAddress(socket)
+	committer := start("tcp", "127.0.0.1:0", func(s *grpc.Server) { adminv1.RegisterAdminServiceServer(s, committing{}) })
 	settings := func(committer string) string {
 		path := filepath.Join(t.TempDir(), "icestream.yaml")
 		require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, "discovery: { readstate: %q, committer: %q }\n", readstate, committer), 0o600))

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"net"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -20,21 +19,14 @@ import (
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/near"
+	"github.com/icestream/icestream/internal/rpc"
 )
 
-// listening reports whether something answers at host:port, or at a socket.
+// listening reports whether something answers at an address.
 func listening(ctx context.Context, address string) bool {
-	d := net.Dialer{Timeout: time.Second}
-	network := "tcp"
-	if path, ok := config.Socket(address); ok {
-		network, address = "unix", path
-	}
-	c, err := d.DialContext(ctx, network, address)
-	if err != nil {
-		return false
-	}
-	_ = c.Close()
-	return true
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return rpc.Reach(ctx, address) == nil
 }
 
 // lake loads the configuration for a verb that needs only the catalog. For the

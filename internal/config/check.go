@@ -92,6 +92,9 @@ func SocketAddress(path string) string { return socketScheme + path }
 func checkService(r *report, path, address string, dial bool) bool {
 	socket, ok := Socket(address)
 	switch {
+	case !ok && strings.Contains(address, "/"): // a socket without its scheme, or with another
+		r.addf(path, "write host:port, or unix:///folder/name.sock", "%q is not an address", address)
+		return false
 	case !ok:
 		return checkAddress(r, path, address, dial)
 	case !filepath.IsAbs(socket) || filepath.Clean(socket) != socket || socket == "/":

@@ -169,6 +169,8 @@ func TestSingleProblems(t *testing.T) {
 		"same port":         {"services: {buffer: {listen: \":7402\"}}\n", "give each its own"},
 		"same socket":       {"services: {buffer: {listen: \"unix:///a.sock\"}, ingest: {listen: \"unix:///a.sock\"}}\n", "give each its own"},
 		"relative socket":   {"discovery: {buffer: \"unix://a.sock\"}\n", "by its absolute path"},
+		"socket, bare":      {"discovery: {buffer: \"/run/b.sock\"}\n", "or unix:///folder/name.sock"},
+		"socket, one slash": {"services: {buffer: {listen: \"unix:/run/b.sock\"}}\n", "or unix:///folder/name.sock"},
 		"long socket":       {"discovery: {buffer: \"unix:///" + strings.Repeat("a", 103) + "\"}\n", "up to 103 bytes"},
 		"metrics at socket": {"node: {metrics: \"unix:///a.sock\"}\n", "is not an address"},
 		"dial without host": {"discovery: {buffer: \":7401\"}\n", "has no host"},

@@ -34,6 +34,20 @@ func (n Network) listen(ctx context.Context, address string) (net.Listener, erro
 	return lc.Listen(ctx, "tcp", address)
 }
 
+// Reach connects to address (host:port, or a socket of the machine) and hangs up: its error says why nothing answers
+// there, which the words of a gRPC client do not.
+func Reach(ctx context.Context, address string) error {
+	network := "tcp"
+	if path, ok := config.Socket(address); ok {
+		network, address = "unix", path
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
 // client returns what the network changes about a client of address.
 func (n Network) client(address string) (target string, options []grpc.DialOption) {
 	if n.Call != nil {

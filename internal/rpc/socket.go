@@ -33,10 +33,12 @@ type socketListener struct {
 // by a lock beside it, because a socket that nobody answers may belong to one that is about to.
 func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	lock, err := file.OS{}.Lock(path + ".lock")
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, fmt.Errorf("the socket is in use by another process: end that, or name another path: %w", err)
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return nil, fmt.Errorf("the socket is in use by another process, which holds %s.lock: end that, or name another path", path)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("the folder of the socket is missing: make it, for the user of the service: %w", err)
+	case err != nil:
 		return nil, err
 	}
 	l, err := openSocket(ctx, path)

@@ -51,7 +51,9 @@ func TestASocketCarriesCallsAndIsGoneAfterwards(t *testing.T) {
 	s, stop := serveAt(t, config.SocketAddress(path))
 	require.Equal(t, config.SocketAddress(path), s.Address())
 	requireEcho(t, s.Address())
+	require.NoError(t, Reach(t.Context(), s.Address()))
 	stop()
+	require.ErrorIs(t, Reach(t.Context(), s.Address()), fs.ErrNotExist)
 	_, err := os.Lstat(path)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
@@ -91,4 +93,11 @@ func TestAFileThatIsNoSocketIsLeftAlone(t *testing.T) {
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "notes", string(b))
+}
+
+func TestAFolderThatIsMissingIsNamed(t *testing.T) {
+	path := filepath.Join(filepath.Dir(socketPath(t)), "none", "x.sock")
+	_, err := Listen(t.Context(), config.SocketAddress(path), Options{Service: "test"})
+	require.ErrorContains(t, err, "the folder of the socket is missing")
+	require.ErrorContains(t, err, path)
 }

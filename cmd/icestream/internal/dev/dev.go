@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -182,7 +183,7 @@ func addresses(kafka, registry, catalog, warehouse string) []config.Override {
 	}
 }
 
-// ownPeers warns of peers that a configuration names and a run does not use.
+// ownPeers warns of addresses that a configuration names and a run does not use.
 func ownPeers(path string, c *config.Config) config.Warnings {
 	var named []string
 	if c.Overruled("kafka.bootstrap.servers") {
@@ -193,6 +194,9 @@ func ownPeers(path string, c *config.Config) config.Warnings {
 	}
 	if c.Overruled("catalog.uri") || c.Overruled("catalog.warehouse") {
 		named = append(named, "catalog")
+	}
+	if slices.ContainsFunc([]string{"ingest", "buffer", "committer", "readstate"}, func(s string) bool { return c.Overruled("services." + s + ".listen") }) {
+		named = append(named, "services")
 	}
 	if len(named) == 0 {
 		return nil

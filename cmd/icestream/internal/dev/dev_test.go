@@ -93,7 +93,7 @@ func TestWarningsComeBehindTheEndpoints(t *testing.T) {
 }
 
 // Whoever tries a configuration of real peers must not take the run for one on them.
-func TestPeersOfTheUsersFileThatAreNotUsedAreNamed(t *testing.T) {
+func TestAddressesOfTheUsersFileThatAreNotUsedAreNamed(t *testing.T) {
 	const pipelines = "pipelines: [{ name: p, topics: [p], table: a.p }]\n"
 	for text, named := range map[string]string{
 		"":                            "",
@@ -101,10 +101,12 @@ func TestPeersOfTheUsersFileThatAreNotUsedAreNamed(t *testing.T) {
 		"kafka: { bootstrap.servers: b:9092 }\ncatalog: { uri: \"http://c:8181\" }\n": "kafka, catalog are not used",
 		"registry: { url: \"http://r:8081\" }\n":                                      "registry are not used",
 		"catalog: { uri: \"\", type: sql }\n":                                         "",
+		"services: { buffer: { listen: \"unix:///run/b.sock\" } }\n":                  "services are not used",
 	} {
 		path := filepath.Join(t.TempDir(), "my.yaml")
 		require.NoError(t, os.WriteFile(path, []byte(text+pipelines), 0o600))
-		c, _, err := config.Load(path, nil, addresses("k:9092", "http://dev:8081", "http://dev:8181", "file:///wh"))
+		overrides := append(addresses("k:9092", "http://dev:8081", "http://dev:8181", "file:///wh"), config.Override{Path: "services.buffer.listen", Value: ":7409"})
+		c, _, err := config.Load(path, nil, overrides)
 		require.NoError(t, err)
 		warnings := ownPeers(path, c)
 		if named == "" {
