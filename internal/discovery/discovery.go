@@ -25,8 +25,8 @@ const (
 
 // Resolver finds services. Implementations are safe for concurrent use.
 type Resolver interface {
-	// Owner returns the address (host:port, or a socket) of the instance in the given role that acts for the table, a full name
-	// such as "shop.orders". It fails with fault.Unavailable while nobody does.
+	// Owner returns the address (host:port, or a socket) of the instance in the given role that acts for the table, a
+	// full name such as "shop.orders". It fails with fault.Unavailable while nobody does.
 	Owner(ctx context.Context, table string, role Role) (string, error)
 	// Instances returns the addresses of all instances in a role, for calls that any can answer. It fails with
 	// fault.Unavailable when there is none.

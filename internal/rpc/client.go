@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Dial returns a client for the server at address (host:port, or a socket of the machine). It does not connect yet: calls fail at once while the
-// server is away (with what FromStatus makes of codes.Unavailable), and the connection comes back by itself. Retries
-// are the caller's, who knows what may be repeated. Close it after use.
+// Dial returns a client for the server at address (host:port, or a socket of the machine). It does not connect yet:
+// calls fail at once while the server is away (with what FromStatus makes of codes.Unavailable), and the connection
+// comes back by itself. Retries are the caller's, who knows what may be repeated. Close it after use.
 func Dial(address string, o Options, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
 	o = o.normal()
 	c := &client{o: o}

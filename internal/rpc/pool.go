@@ -18,8 +18,8 @@ type Pool struct {
 // NewPool returns an empty pool whose connections have the given options.
 func NewPool(o Options) *Pool { return &Pool{o: o, open: map[string]*grpc.ClientConn{}} }
 
-// Conn returns the connection to address, made at the first call. It
-// is the pool's to close.
+// Conn returns the connection to address, made at the first call. It is the pool's to
+// close.
 func (p *Pool) Conn(address string) (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

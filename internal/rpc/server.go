@@ -31,8 +31,8 @@ type Server struct {
 	draining  chan struct{}
 }
 
-// Listen opens the address (host:port, or a socket of the machine) and returns a server on it. A taken port is an error that names the address; the caller
-// adds which setting it came from.
+// Listen opens the address (host:port, or a socket of the machine) and returns a server on it. An address that is taken
+// is an error that names it; the caller adds which setting it came from.
 func Listen(ctx context.Context, address string, o Options) (*Server, error) {
 	l, err := o.Network.listen(ctx, address)
 	if err != nil {
