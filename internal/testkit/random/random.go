@@ -64,8 +64,36 @@ func data(r *rand.Rand, f arrow.Field, n int, above []bool) arrow.ArrayData {
 	if above != nil {
 		copy(below[before:], above)
 	}
-	var valid *memory.Buffer
-	nulls := 0
+	valid, nulls := validity(r, f, below)
+	var d arrow.ArrayData
+	switch t := f.Type.(type) {
+	case *arrow.StructType:
+		var kids []arrow.ArrayData
+		for _, k := range t.Fields() {
+			kids = append(kids, data(r, k, all, below))
+		}
+		d = array.NewData(t, all, []*memory.Buffer{valid}, kids, nulls, 0)
+	case *arrow.ListType:
+		offsets, elements := lengths(r, below)
+		d = array.NewData(t, all, []*memory.Buffer{valid, offsets}, []arrow.ArrayData{data(r, t.ElemField(), elements, nil)}, nulls, 0)
+	case *arrow.MapType:
+		offsets, elements := lengths(r, below)
+		pairs := data(r, arrow.Field{Name: "entries", Type: t.Elem()}, elements, nil)
+		d = array.NewData(t, all, []*memory.Buffer{valid, offsets}, []arrow.ArrayData{pairs}, nulls, 0)
+	default:
+		buffers := append([]*memory.Buffer{valid}, leaf(r, t, all).Data().Buffers()[1:]...)
+		d = array.NewData(t, all, buffers, nil, nulls, 0)
+	}
+	if before+behind == 0 {
+		return d
+	}
+	return array.NewSliceData(d, int64(before), int64(before+n))
+}
+
+// validity is the bitmap of as many values as below has, where it notes what is null, and
+// the number of nulls as the array says it.
+func validity(r *rand.Rand, f arrow.Field, below []bool) (valid *memory.Buffer, nulls int) {
+	all := len(below)
 	switch {
 	case !f.Nullable || r.IntN(3) == 0: // none
 		if r.IntN(3) == 0 {
@@ -75,11 +103,10 @@ func data(r *rand.Rand, f arrow.Field, n int, above []bool) arrow.ArrayData {
 		share := []int{1, 5, 9, 10}[r.IntN(4)]
 		b := make([]byte, all/8+1)
 		for i := range all {
-			ok := r.IntN(10) >= share
-			below[i] = below[i] || !ok
-			if ok {
+			if r.IntN(10) >= share {
 				b[i/8] |= 1 << (i % 8)
 			} else {
+				below[i] = true
 				nulls++
 			}
 		}
@@ -88,41 +115,21 @@ func data(r *rand.Rand, f arrow.Field, n int, above []bool) arrow.ArrayData {
 	if valid != nil && f.Name != "key" && f.Name != "entries" && r.IntN(2) == 0 { // for a map the library must know
 		nulls = array.UnknownNullCount
 	}
-	var d arrow.ArrayData
-	switch t := f.Type.(type) {
-	case *arrow.StructType:
-		var kids []arrow.ArrayData
-		for _, k := range t.Fields() {
-			kids = append(kids, data(r, k, all, below))
+	return valid, nulls
+}
+
+// lengths are the offsets of lists, which are empty below nulls, and the number of elements.
+func lengths(r *rand.Rand, below []bool) (buffer *memory.Buffer, elements int) {
+	offsets := make([]int32, len(below)+1)
+	offsets[0] = int32(r.IntN(2) * r.IntN(10))
+	most := []int{0, 1, 4, 4, 40}[r.IntN(5)]
+	for i, null := range below {
+		offsets[i+1] = offsets[i]
+		if !null {
+			offsets[i+1] += int32(r.IntN(most + 1))
 		}
-		d = array.NewData(t, all, []*memory.Buffer{valid}, kids, nulls, 0)
-	case *arrow.ListType, *arrow.MapType:
-		offsets := make([]int32, all+1)
-		offsets[0] = int32(r.IntN(2) * r.IntN(10))
-		most := []int{0, 1, 4, 4, 40}[r.IntN(5)]
-		for i := range all {
-			offsets[i+1] = offsets[i]
-			if !below[i] {
-				offsets[i+1] += int32(r.IntN(most + 1))
-			}
-		}
-		elements := int(offsets[all]) + r.IntN(2)*r.IntN(10)
-		var kid arrow.ArrayData
-		if m, ok := t.(*arrow.MapType); ok {
-			kid = data(r, arrow.Field{Name: "entries", Type: m.Elem()}, elements, nil)
-		} else {
-			kid = data(r, t.(*arrow.ListType).ElemField(), elements, nil)
-		}
-		d = array.NewData(t, all, []*memory.Buffer{valid, memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(offsets))}, []arrow.ArrayData{kid}, nulls, 0)
-	default:
-		a := leaf(r, t, all).Data()
-		buffers := append([]*memory.Buffer{valid}, a.Buffers()[1:]...)
-		d = array.NewData(t, all, buffers, nil, nulls, 0)
 	}
-	if before+behind == 0 {
-		return d
-	}
-	return array.NewSliceData(d, int64(before), int64(before+n))
+	return memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(offsets)), int(offsets[len(below)]) + r.IntN(2)*r.IntN(10)
 }
 
 // leaf is n values.
