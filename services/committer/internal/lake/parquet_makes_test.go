@@ -86,22 +86,41 @@ func writesAsTheLibrary(t *testing.T, r *rand.Rand, fields []arrow.Field, about 
 	t.Helper()
 	sch := arrow.NewSchema(fields, nil)
 	about = fmt.Sprintf("%s: %s", about, sch)
-	l, err := newLayout(sch)
-	require.NoError(t, err)
-	var want, got bytes.Buffer
-	theirs, err := pqarrow.NewFileWriter(sch, &want, l.props, pqarrow.DefaultWriterProps())
-	require.NoError(t, err)
-	ours, err := l.open(&got)
-	require.NoError(t, err)
+	p := newPair(t, sch)
 	for range 1 + r.IntN(3) {
 		rec := random.Batch(r, 1+r.IntN(2000), fields...)
-		require.NoError(t, ours.write(rec), about)
-		require.NoError(t, theirs.WriteBuffered(shown(t, rec)), about)
+		require.NoError(t, p.ours.write(rec), about)
+		require.NoError(t, p.theirs.WriteBuffered(shown(t, rec)), about)
 	}
-	_, err = ours.close()
+	p.requireSame(t, about)
+}
+
+// pair is two files of one layout: ours, and one that the library writes in its own way.
+type pair struct {
+	ours      *parquetFile
+	theirs    *pqarrow.FileWriter
+	got, want bytes.Buffer
+}
+
+func newPair(t *testing.T, sch *arrow.Schema) *pair {
+	t.Helper()
+	l, err := newLayout(sch)
 	require.NoError(t, err)
-	require.NoError(t, theirs.Close())
-	sameFile(t, want.Bytes(), got.Bytes(), about)
+	p := &pair{}
+	p.theirs, err = pqarrow.NewFileWriter(sch, &p.want, l.props, pqarrow.DefaultWriterProps())
+	require.NoError(t, err)
+	p.ours, err = l.open(&p.got)
+	require.NoError(t, err)
+	return p
+}
+
+// requireSame closes both and compares them.
+func (p *pair) requireSame(t *testing.T, about string) {
+	t.Helper()
+	_, err := p.ours.close()
+	require.NoError(t, err)
+	require.NoError(t, p.theirs.Close())
+	sameFile(t, p.want.Bytes(), p.got.Bytes(), about)
 }
 
 // shown is a batch in which all that lies below a null struct is null: where it is not, the library's own
@@ -182,19 +201,10 @@ func TestStatisticsAreThoseOfTheLibrarysWriter(t *testing.T) {
 			}
 			list := array.NewData(sch.Field(1).Type, n, []*memory.Buffer{nil, memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(offsets))}, []arrow.ArrayData{a.Data()}, 0, 0)
 			rec := array.NewRecordBatch(sch, []arrow.Array{a, array.MakeFromData(list), array.MakeArrayOfNull(memory.DefaultAllocator, v.t, n)}, int64(n))
-			l, err := newLayout(sch)
-			require.NoError(t, err)
-			var want, got bytes.Buffer
-			theirs, err := pqarrow.NewFileWriter(sch, &want, l.props, pqarrow.DefaultWriterProps())
-			require.NoError(t, err)
-			require.NoError(t, theirs.WriteBuffered(rec))
-			require.NoError(t, theirs.Close())
-			ours, err := l.open(&got)
-			require.NoError(t, err)
-			require.NoError(t, ours.write(rec))
-			_, err = ours.close()
-			require.NoError(t, err)
-			sameFile(t, want.Bytes(), got.Bytes(), v.t.String()+v.json)
+			p := newPair(t, sch)
+			require.NoError(t, p.theirs.WriteBuffered(rec))
+			require.NoError(t, p.ours.write(rec))
+			p.requireSame(t, v.t.String()+v.json)
 		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/stretchr/testify/require"
 
 	"github.com/icestream/icestream/internal/testkit/random"
@@ -33,17 +32,11 @@ func TestColumnsOfWordsAreThoseOfTheLibrarysWriter(t *testing.T) {
 		}
 		sch := arrow.NewSchema(fields, nil)
 		about := fmt.Sprintf("seed %d: %s", seed, sch)
-		l, err := newLayout(sch)
-		require.NoError(t, err)
-		var want, got bytes.Buffer
-		theirs, err := pqarrow.NewFileWriter(sch, &want, l.props, pqarrow.DefaultWriterProps())
-		require.NoError(t, err)
-		ours, err := l.open(&got)
-		require.NoError(t, err)
+		p := newPair(t, sch)
 		for batch := range 2 + r.IntN(6) {
 			if batch > 0 && r.IntN(6) == 0 {
-				require.NoError(t, ours.cut())
-				theirs.NewBufferedRowGroup()
+				require.NoError(t, p.ours.cut())
+				p.theirs.NewBufferedRowGroup()
 			}
 			n, words := 1+r.IntN(8000), []uint32{1, 2, 12, 40, 700, 6000}[r.IntN(6)] // vocabularies grow and shrink
 			columns := make([]arrow.Array, len(fields))
@@ -51,18 +44,15 @@ func TestColumnsOfWordsAreThoseOfTheLibrarysWriter(t *testing.T) {
 				columns[i] = array.MakeFromData(inWords(random.Batch(r, n, f).Column(0).Data(), words, seed%5 == 0))
 			}
 			rec := array.NewRecordBatch(sch, columns, int64(n))
-			require.NoError(t, ours.write(rec), about)
-			for _, w := range ours.words {
+			require.NoError(t, p.ours.write(rec), about)
+			for _, w := range p.ours.words {
 				if w.turn > 0 {
 					kept++
 				}
 			}
-			require.NoError(t, theirs.WriteBuffered(rec), about)
+			require.NoError(t, p.theirs.WriteBuffered(rec), about)
 		}
-		_, err = ours.close()
-		require.NoError(t, err)
-		require.NoError(t, theirs.Close())
-		sameFile(t, want.Bytes(), got.Bytes(), about)
+		p.requireSame(t, about)
 	}
 	require.Greater(t, kept, 50, "hardly a column was looked up")
 }
