@@ -220,10 +220,11 @@ func writeValues[T any](to file.ColumnChunkWriter, values []T, l levels.Leaf) er
 	return err
 }
 
-// bytesOf is the memory of strings; there need be none where all are empty.
+// bytesOf is the memory of strings; there need be none where all are empty. Behind it, in the same message, is that of
+// others: an offset that leads there must not find it.
 func bytesOf(a arrow.Array) []byte {
 	if b := a.Data().Buffers()[2]; b != nil {
-		return b.Bytes()
+		return slices.Clip(b.Bytes())
 	}
 	return nil
 }

@@ -2,9 +2,13 @@ package source
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/icestream/icestream/internal/ident"
 )
 
 // wholeSizes are at their most, and note what is asked of brokers.
@@ -64,4 +68,47 @@ func TestMoreIsFetchedAheadWhereWorkersWaitAndLessWhereQueuesAreFull(t *testing.
 	}
 	require.Equal(t, [2]int32{16 << 20, 4 << 20}, got)
 	require.EqualValues(t, 8<<20, s.queue(8<<20))
+}
+
+// However little is asked for at once.
+func TestARecordOfAnySizeIsReadAndSoIsWhatFollowsIt(t *testing.T) { // G7, G11
+	const huge = 32 << 20
+	c := cluster(t, kfake.SeedTopics(1, "t"), kfake.BrokerConfigs(map[string]string{"message.max.bytes": "67108864"}))
+	cl := client(t, c, kgo.ProducerBatchMaxBytes(48<<20), kgo.ProducerBatchCompression(kgo.NoCompression()))
+	for _, size := range []int{1, huge, 2, 300 << 10, huge, 3} {
+		require.NoError(t, cl.ProduceSync(t.Context(), &kgo.Record{Topic: "t", Value: make([]byte, size)}).FirstErr())
+	}
+	cfg := config(c, "t")
+	cfg.Budget, cfg.RecordMax = 1<<20, huge
+	k := join(t, cfg).cursor()
+	require.NoError(t, k.Seek(t.Context(), ident.UUID{}, 0, -1))
+	var sizes []int
+	for _, r := range read(t, k, 6) {
+		sizes = append(sizes, len(r.Value))
+	}
+	require.Equal(t, []int{1, huge, 2, 300 << 10, huge, 3}, sizes)
+}
+
+// G11: whoever does not take what was fetched has it wait alone.
+func TestAPartitionWhoseWorkerStallsHoldsNoOther(t *testing.T) {
+	const each = 200
+	c := cluster(t, kfake.SeedTopics(3, "t"))
+	cl := client(t, c, kgo.ProducerBatchCompression(kgo.NoCompression()))
+	for range each {
+		for n := range int32(3) {
+			require.NoError(t, cl.ProduceSync(t.Context(), &kgo.Record{Topic: "t", Partition: n, Value: make([]byte, 32<<10)}).FirstErr())
+		}
+	}
+	cfg := config(c, "t")
+	cfg.Budget = 1 << 20
+	m := join(t, cfg)
+	stalled, one, two := m.cursor(), m.cursor(), m.cursor()
+	for _, k := range []*Cursor{stalled, one, two} {
+		require.NoError(t, k.Seek(t.Context(), ident.UUID{}, 0, -1))
+	}
+	require.Eventually(t, stalled.stands, 20*time.Second, time.Millisecond)
+	require.Len(t, read(t, one, each), each)
+	require.Len(t, read(t, two, each), each)
+	require.Less(t, stalled.Queued(), cfg.Budget)
+	require.Len(t, read(t, stalled, each), each)
 }
