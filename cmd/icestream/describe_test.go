@@ -16,6 +16,7 @@ import (
 	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
 	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/run"
+	"github.com/icestream/icestream/internal/testkit"
 	"github.com/icestream/icestream/internal/wire"
 )
 
@@ -57,7 +58,7 @@ func TestATableWhoseCommitsStoppedIsNotShownAsServingAlone(t *testing.T) {
 		t.Cleanup(server.Stop)
 		return ln.Addr().String()
 	}
-	socket := socketPath(t)
+	socket := testkit.SocketPath(t)
 	start("unix", socket, func(s *grpc.Server) { readstatev1.RegisterReadStateServiceServer(s, serving{}) })
 	readstate := config.SocketAddress(socket)
 	committer := start("tcp", "127.0.0.1:0", func(s *grpc.Server) { adminv1.RegisterAdminServiceServer(s, committing{}) })

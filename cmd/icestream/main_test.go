@@ -20,6 +20,7 @@ import (
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/schema"
+	"github.com/icestream/icestream/internal/testkit"
 )
 
 // icestream runs the command line and returns the exit code and both outputs.
@@ -127,15 +128,6 @@ func nowhere(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// socketPath is short: the folder of a test may be longer than a socket's path can be.
-func socketPath(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // t.TempDir is too long
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return filepath.Join(dir, "x.sock")
-}
-
 func TestNothingRunningIsSaidInWords(t *testing.T) {
 	at := nowhere(t)
 	for _, args := range [][]string{{"tables"}, {"describe", "a.b"}, {"read", "a.b"}, {"tail", "a.b"}, {"commit", "a.b"}, {"renew", "a.b"}, {"pipeline", "pause", "p"}} {
@@ -143,7 +135,7 @@ func TestNothingRunningIsSaidInWords(t *testing.T) {
 		require.Equal(t, run.Dependency, code, "%v", args)
 		require.Contains(t, errs, "nothing answers at "+at, "%v", args)
 	}
-	socket := config.SocketAddress(socketPath(t))
+	socket := config.SocketAddress(testkit.SocketPath(t))
 	code, _, errs := icestream(t, "tables", "--addr", socket)
 	require.Equal(t, run.Dependency, code)
 	require.Contains(t, errs, "nothing answers at "+socket)
@@ -152,7 +144,7 @@ func TestNothingRunningIsSaidInWords(t *testing.T) {
 
 func TestStatusOfNothingIsOneAnswerOfFourServices(t *testing.T) {
 	dir := t.TempDir()
-	at, socket := nowhere(t), config.SocketAddress(socketPath(t))
+	at, socket := nowhere(t), config.SocketAddress(testkit.SocketPath(t))
 	text := fmt.Sprintf("discovery: { ingest: %q, buffer: %q, committer: %q, readstate: %q }\n"+
 		"kafka: { bootstrap.servers: \"b:1\" }\nregistry: { url: \"http://r:1\" }\ncatalog: { uri: \"http://c:1\", warehouse: \"file:///w\" }\n"+
 		"pipelines: [{ name: orders, topics: [orders], table: shop.orders }]\n", at, socket, at, socket)

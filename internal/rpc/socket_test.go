@@ -12,16 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/icestream/icestream/internal/config"
+	"github.com/icestream/icestream/internal/testkit"
 )
-
-// socketPath is short: the folder of a test may be longer than a socket's path can be.
-func socketPath(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // t.TempDir is too long
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return filepath.Join(dir, "x.sock")
-}
 
 // serveAt serves echo at address until the returned function runs.
 func serveAt(t *testing.T, address string) (s *Server, stop func()) {
@@ -47,7 +39,7 @@ func requireEcho(t *testing.T, address string) {
 }
 
 func TestASocketCarriesCallsAndIsGoneAfterwards(t *testing.T) {
-	path := socketPath(t)
+	path := testkit.SocketPath(t)
 	s, stop := serveAt(t, config.SocketAddress(path))
 	require.Equal(t, config.SocketAddress(path), s.Address())
 	requireEcho(t, s.Address())
@@ -59,7 +51,7 @@ func TestASocketCarriesCallsAndIsGoneAfterwards(t *testing.T) {
 }
 
 func TestASocketThatAKilledProcessLeftIsTakenOver(t *testing.T) {
-	path := socketPath(t)
+	path := testkit.SocketPath(t)
 	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", path)
 	require.NoError(t, err)
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
@@ -73,7 +65,7 @@ func TestASocketThatAKilledProcessLeftIsTakenOver(t *testing.T) {
 }
 
 func TestASocketInUseIsRefusedToOthersAndGoesOnServing(t *testing.T) {
-	path := socketPath(t)
+	path := testkit.SocketPath(t)
 	s, stop := serveAt(t, config.SocketAddress(path))
 	_, err := Listen(t.Context(), s.Address(), Options{Service: "other"})
 	require.ErrorContains(t, err, "in use by another process")
@@ -86,7 +78,7 @@ func TestASocketInUseIsRefusedToOthersAndGoesOnServing(t *testing.T) {
 }
 
 func TestAFileThatIsNoSocketIsLeftAlone(t *testing.T) {
-	path := socketPath(t)
+	path := testkit.SocketPath(t)
 	require.NoError(t, os.WriteFile(path, []byte("notes"), 0o600))
 	_, err := Listen(t.Context(), config.SocketAddress(path), Options{Service: "test"})
 	require.ErrorContains(t, err, "no socket")
@@ -96,7 +88,7 @@ func TestAFileThatIsNoSocketIsLeftAlone(t *testing.T) {
 }
 
 func TestAFolderThatIsMissingIsNamed(t *testing.T) {
-	path := filepath.Join(filepath.Dir(socketPath(t)), "none", "x.sock")
+	path := filepath.Join(filepath.Dir(testkit.SocketPath(t)), "none", "x.sock")
 	_, err := Listen(t.Context(), config.SocketAddress(path), Options{Service: "test"})
 	require.ErrorContains(t, err, "the folder of the socket is missing")
 	require.ErrorContains(t, err, path)
