@@ -99,7 +99,7 @@ func FromStatus(err error) error {
 	case codes.ResourceExhausted:
 		return &fault.Error{Reason: fault.OverLimit, Message: st.Message()}
 	case codes.Unimplemented:
-		return &fault.Error{Reason: fault.WrongDoor, Message: st.Message()}
+		return fault.New(fault.WrongDoor, "another service listens at this address, or an older one (discovery in the configuration): %s", st.Message())
 	case codes.InvalidArgument:
 		return &fault.Error{Reason: fault.InvalidArgument, Message: st.Message()}
 	case codes.Unauthenticated, codes.PermissionDenied:

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	bufferv1 "github.com/icestream/icestream/gen/go/icestream/buffer/v1"
@@ -131,4 +133,11 @@ func TestAReasonSurvivesTheWire(t *testing.T) {
 	require.ErrorIs(t, wire.FromStatus(wire.ToStatus(context.Canceled)), context.Canceled)
 	require.Equal(t, fault.Internal, fault.ReasonOf(wire.FromStatus(wire.ToStatus(errors.New("boom")))))
 	require.NoError(t, wire.ToStatus(nil))
+}
+
+func TestACallToAnotherServiceSaysWhatIsWrong(t *testing.T) {
+	err := wire.FromStatus(status.Error(codes.Unimplemented, "unknown service x"))
+	require.ErrorIs(t, err, fault.Of(fault.WrongDoor))
+	require.ErrorContains(t, err, "another service listens at this address")
+	require.ErrorContains(t, err, "unknown service x")
 }
