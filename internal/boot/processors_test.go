@@ -2,6 +2,7 @@ package boot
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 // machine is one on which the process under test is busy as the test says.
 type machine struct {
+	mu    sync.Mutex // the detector of races does not see that the bubble's goroutines take turns
 	busy  float64 // processors that it would use
 	limit int
 	taken int
@@ -20,7 +22,9 @@ type machine struct {
 // pass lets the process be busy for a while; it cannot use more than it has taken.
 func (m *machine) pass(looks int) {
 	for range looks {
+		m.mu.Lock()
 		m.used += time.Duration(min(m.busy, float64(m.taken)) * float64(loadEvery))
+		m.mu.Unlock()
 		<-time.After(loadEvery)
 		synctest.Wait()
 	}
@@ -30,7 +34,17 @@ func withMachine(t *testing.T, limit int, check func(m *machine)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{limit: limit}
-		l := load{cpu: func() time.Duration { return m.used }, take: func(n int) { m.taken = n }, limit: func() int {
+		l := load{cpu: func() time.Duration {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.used
+		}, take: func(n int) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.taken = n
+		}, limit: func() int {
+			m.mu.Lock()
+			defer m.mu.Unlock()
 			m.taken = m.limit
 			return m.limit
 		}}

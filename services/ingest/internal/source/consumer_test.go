@@ -68,6 +68,13 @@ func (m *member) eventually(what string, ok func() bool) {
 	}, 20*time.Second, 5*time.Millisecond, what)
 }
 
+// id is what the cluster said last of the topic.
+func (m *member) id(topic string) ident.UUID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.topics[topic].ID
+}
+
 func cluster(t *testing.T, opts ...kfake.Opt) *kfake.Cluster {
 	t.Helper()
 	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)
@@ -290,7 +297,7 @@ func TestRecreatedTopicIsNoticed(t *testing.T) { // G9; the client alone would r
 	require.NoError(t, k.Seek(t.Context(), ident.UUID{}, 0, -1))
 	read(t, k, 3)
 	m.eventually("looked up", func() bool { return len(m.topics) == 1 })
-	old := m.topics["t"].ID
+	old := m.id("t")
 	recreateTopic(t, cl)
 	require.ErrorIs(t, Classify(takeError(t, k)), ErrRecreated)
 	m.c.Readopt("t")
@@ -455,9 +462,7 @@ func TestNothingIsReadOfATopicThatWasCreatedAgainSinceItWasLookedUp(t *testing.T
 	m := join(t, cfg)
 	k := m.cursor()
 	m.eventually("looked up", func() bool { return len(m.topics) == 1 })
-	m.mu.Lock()
-	old := m.topics["t"].ID
-	m.mu.Unlock()
+	old := m.id("t")
 	recreateTopic(t, client(t, c))
 	produce(t, client(t, c), 5)
 	require.NoError(t, k.Seek(t.Context(), old, 2, -1))
@@ -470,9 +475,7 @@ func TestNothingIsReadOfATopicThatWasCreatedAgainSinceItWasLookedUp(t *testing.T
 	require.Nil(t, f)
 	require.ErrorIs(t, Classify(err), ErrRecreated)
 	m.eventually("looked up", func() bool { return m.topics["t"].ID != old })
-	m.mu.Lock()
-	id := m.topics["t"].ID
-	m.mu.Unlock()
+	id := m.id("t")
 	require.NoError(t, k.Seek(t.Context(), id, 2, -1))
 	require.Len(t, read(t, k, 3), 3)
 }
