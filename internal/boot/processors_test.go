@@ -13,7 +13,7 @@ import (
 // machine is one on which the process under test is busy as the test says.
 type machine struct {
 	mu    sync.Mutex // the detector of races does not see that the bubble's goroutines take turns
-	busy  float64 // processors that it would use
+	busy  float64    // processors that it would use
 	limit int
 	taken int
 	used  time.Duration
