@@ -54,8 +54,9 @@ func (s *sizes) scaled(n int64) int32 {
 	return clampInt32(max(int64(float64(n>>s.halvings.Load())/s.ratio), leastFetch))
 }
 
-// queue is the share of a queue's bound that is used.
-func (s *sizes) queue(bound int64) int64 { return max(bound>>s.halvings.Load(), leastFetch) }
+// queue is the share of a queue's bound that is used: half of it at the least, since it is all that a partition passes
+// until a fetch that began without it is answered (maxWait).
+func (s *sizes) queue(bound int64) int64 { return max(bound>>min(s.halvings.Load(), 1), leastFetch) }
 
 // waited notes that a worker had nothing left when so many bytes of its partition came.
 func (s *sizes) waited(bytes int64) {

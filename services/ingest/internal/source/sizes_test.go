@@ -49,7 +49,7 @@ func TestMoreIsFetchedAheadWhereWorkersWaitAndLessWhereQueuesAreFull(t *testing.
 		s.filled()
 	}
 	require.Equal(t, [2]int32{4 << 20, 1 << 20}, got, "a quarter, no less")
-	require.EqualValues(t, 2<<20, s.queue(8<<20))
+	require.EqualValues(t, 4<<20, s.queue(8<<20), "half: what a partition alone with a backlog passes in one wait")
 	for range 4 * convinced {
 		s.waited(1<<20 - 1)
 	}
@@ -111,4 +111,10 @@ func TestAPartitionWhoseWorkerStallsHoldsNoOther(t *testing.T) {
 	require.Len(t, read(t, two, each), each)
 	require.Less(t, stalled.Queued(), cfg.Budget)
 	require.Len(t, read(t, stalled, each), each)
+}
+
+// A partition that alone has a backlog is taken up again behind a fetch that waits for the quiet ones.
+func TestAPartitionAloneWithABacklogPassesAtLeast32MiBPerSecond(t *testing.T) {
+	s := newSizes(maxFetch, maxPart)
+	require.GreaterOrEqual(t, float64(s.queue(maxQueue))/maxWait.Seconds(), float64(32<<20))
 }
