@@ -48,6 +48,9 @@ type dictEncoder interface {
 // each it looks whether a page is full and the dictionary still pays. Without a dictionary
 // all that is left is one turn.
 func (w *words) write(ctx context.Context, to *file.ByteArrayColumnChunkWriter, l levels.Leaf, a text) error {
+	if w.place == nil { // nothing to look up: most columns of strings, soon after their first turn
+		return writeLeaf(ctx, to, l)
+	}
 	entries, slot := a.Len(), 0
 	if l.Def != nil {
 		entries = len(l.Def)
