@@ -126,7 +126,7 @@ func TestARefusedSchemaNamesBothTypesAndTheWayOut(t *testing.T) {
 	reason := w.progress[1].Reason
 	require.EqualValues(t, 1, w.at(1), "the record before is in, the refused one is not")
 	w.mu.Unlock()
-	for _, want := range []string{"shop.orders", "schema id 4, message shop.Order", "column units is long in the table and string in the source", "icestream schema accept", "and 5 more"} {
+	for _, want := range []string{"shop.orders", "schema id 4, message shop.Order", "column units (field 2) is long in the table and string in the source", "`icestream schema accept shop.orders`", "and 5 more"} {
 		require.Contains(t, reason, want)
 	}
 	require.False(t, i.health.Report("ingest").Ready)

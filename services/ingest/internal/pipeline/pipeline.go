@@ -259,33 +259,68 @@ func (p *Pipeline) report() {
 	p.c.Health(p.health())
 }
 
-// health is ready when the group works, every topic has a table, and no partition is stopped.
+// health is ready when the group works, every topic has a table, and no partition is stopped. Of several reasons it gives
+// the first by name, always the same one, and names what else waits.
 func (p *Pipeline) health() (ready bool, reason string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.trouble != nil {
 		return false, p.trouble.Error()
 	}
-	for topic, err := range p.refused {
-		return false, fmt.Sprintf("topic %s is not read: %v", topic, err)
+	var waits waiting
+	for _, topic := range slices.Sorted(maps.Keys(p.refused)) {
+		waits.add("topic "+topic, "topic %s is not read: %v", topic, p.refused[topic])
 	}
-	for _, t := range p.tables {
+	for _, name := range slices.Sorted(maps.Keys(p.tables)) {
+		t := p.tables[name]
 		t.mu.Lock()
 		down := t.down
 		t.mu.Unlock()
 		if down != nil {
-			return false, down.Error()
+			waits.add("table "+name, "%v", down)
 		}
 	}
-	for _, w := range p.workers {
+	still := map[source.TopicPartition]string{}
+	for at, w := range p.workers {
 		w.mu.Lock()
-		state, why := w.state, w.reason
-		w.mu.Unlock()
-		if state == event.PartitionStopped || state == event.PartitionWaiting {
-			return false, fmt.Sprintf("%s: %s", w.cursor, why)
+		if w.state == event.PartitionStopped || w.state == event.PartitionWaiting {
+			still[at] = w.reason
 		}
+		w.mu.Unlock()
 	}
-	return true, ""
+	for _, at := range slices.SortedFunc(maps.Keys(still), source.TopicPartition.Compare) {
+		waits.add(at.String(), "%s: %s", at, still[at])
+	}
+	return waits.first == "", waits.String()
+}
+
+// waiting is what a pipeline waits for.
+type waiting struct {
+	first string   // reason
+	more  []string // what else waits
+}
+
+func (w *waiting) add(what, format string, args ...any) {
+	if w.first == "" {
+		w.first = fmt.Sprintf(format, args...)
+		return
+	}
+	w.more = append(w.more, what)
+}
+
+// namedAtMost bounds how many are named beside the first.
+const namedAtMost = 8
+
+func (w *waiting) String() string {
+	named := w.more[:min(len(w.more), namedAtMost)]
+	switch rest := len(w.more) - len(named); {
+	case len(named) == 0:
+		return w.first
+	case rest == 0:
+		return w.first + "; also waiting: " + strings.Join(named, ", ")
+	default:
+		return fmt.Sprintf("%s; also waiting: %s and %d more", w.first, strings.Join(named, ", "), rest)
+	}
 }
 
 // PartitionStatus is one line of Status.
@@ -314,10 +349,7 @@ func (p *Pipeline) Status() []PartitionStatus {
 		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b PartitionStatus) int {
-		if c := strings.Compare(a.Topic, b.Topic); c != 0 {
-			return c
-		}
-		return int(a.Number - b.Number)
+		return source.TopicPartition{Topic: a.Topic, Number: a.Number}.Compare(source.TopicPartition{Topic: b.Topic, Number: b.Number})
 	})
 	return out
 }

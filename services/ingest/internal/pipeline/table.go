@@ -453,15 +453,19 @@ const ReasonSchemaRefused = "schema_refused"
 func (t *table) refusal(src Source, list []*committerv1.SchemaRefusal, quarantine bool) error {
 	var parts []string
 	for _, r := range list {
-		parts = append(parts, fmt.Sprintf("column %s is %s in the table and %s in the source: %s",
-			r.GetPath(), r.GetTableType(), r.GetSourceType(), r.GetWhy()))
+		field := ""
+		if r.GetField() != "" { // the source may call it otherwise: columns follow numbers
+			field = " (field " + r.GetField() + ")"
+		}
+		parts = append(parts, fmt.Sprintf("column %s%s is %s in the table and %s in the source: %s",
+			r.GetPath(), field, r.GetTableType(), r.GetSourceType(), r.GetWhy()))
 	}
 	text := fmt.Sprintf("table %s refuses %s: %s", t.name, src.Name(), strings.Join(fault.FirstOf(parts, 3), "; "))
 	if quarantine {
 		return &RecordError{Reason: ReasonSchemaRefused, Text: text}
 	}
 	return &stopError{fault.New(fault.SchemaRefused,
-		"%s; the records wait until `icestream schema accept`, `ignore` or `quarantine %s` says what to do, or the table or the schema is changed", text, t.name)}
+		"%s; the records wait until `icestream schema accept %s` (or ignore, or quarantine instead of accept) says what to do, or the table or the schema is changed", text, t.name)}
 }
 
 // orderOf is the age of a source schema among others, 0 where it is not known.

@@ -8,6 +8,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -179,6 +181,11 @@ func clampInt32(n int64) int32 { return int32(min(n, 1<<31-1)) }
 type TopicPartition struct {
 	Topic  string
 	Number int32
+}
+
+// Compare orders by topic, then number.
+func (t TopicPartition) Compare(other TopicPartition) int {
+	return cmp.Or(strings.Compare(t.Topic, other.Topic), cmp.Compare(t.Number, other.Number))
 }
 
 // String returns "topic[number]".
