@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/icestream/icestream/internal/boot"
+	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/near"
 	"github.com/icestream/icestream/internal/run"
@@ -90,6 +91,9 @@ var errSilent = errors.New("already reported")
 func exitCode(ctx context.Context, err error) run.Code {
 	if code := run.CodeOf(err); code != run.Internal {
 		return code
+	}
+	if _, ok := errors.AsType[config.Errors](err); ok { // found by a verb after the file was read
+		return run.BadConfig
 	}
 	if ctx.Err() != nil {
 		return run.Interrupted

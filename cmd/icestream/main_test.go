@@ -100,6 +100,26 @@ func TestAConfigurationIsNeededAndEveryMistakeIsPrinted(t *testing.T) {
 	require.Contains(t, errs, "catalog.type")
 }
 
+// What passes validate is what run starts with.
+func TestValidateFindsWhatTheServicesWouldRefuseAndWarnsOfWhatIsMissing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.yaml")
+	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
+	write(`pipelines: [{name: a, topics: [a], table: n.a, format: json, columns: "id lng", properties: {s3.region: x}}]`)
+	code, _, errs := icestream(t, "validate", "-c", path)
+	require.Equal(t, run.BadConfig, code)
+	require.Contains(t, errs, `x.yaml:1:71: pipelines[0].columns: reading the columns "id lng"`)
+	require.Contains(t, errs, "pipelines[0].properties: s3.region is a setting of the catalog")
+
+	write("node: {log_level: info}\n")
+	code, out, errs := icestream(t, "validate", "-c", path)
+	require.Equal(t, run.OK, code, errs)
+	require.Contains(t, out, "it has no pipelines")
+	require.Contains(t, errs, "warning: "+path+": catalog.uri: is not set")
+	code, _, errs = icestream(t, "plan", "-c", path)
+	require.Equal(t, run.BadConfig, code, errs)
+	require.Contains(t, errs, "pipelines: is empty")
+}
+
 // G12: a secret is never printed.
 func TestTheShownConfigurationHoldsNoSecrets(t *testing.T) {
 	t.Setenv("REGISTRY_LOGIN", "me:env-secret")

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/icestream/icestream/internal/boot"
+	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/run"
 	"github.com/icestream/icestream/internal/stack"
 	"github.com/icestream/icestream/services/buffer"
@@ -48,14 +50,22 @@ func validateCommand() *cobra.Command {
 	var t target
 	var format string
 	cmd := &cobra.Command{
-		Use:     "validate",
-		Short:   "Check the configuration file and print every mistake with its place",
+		Use:   "validate",
+		Short: "Check the configuration file and print every mistake with its place",
+		Long: `Check the configuration file and print every mistake with its place, among them what only a service can tell: columns of
+format json, certificates, schemas given as files, properties of tables. Reaches no peer; icestream check does.`,
 		Example: "  icestream validate -c icestream.yaml",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := t.file(cmd)
+			if err == nil {
+				err = validate(c)
+			}
 			if err != nil {
 				return err
+			}
+			for _, p := range lacking(c) {
+				cmd.PrintErrf("warning: %s: `icestream run` needs it\n", p)
 			}
 			names := make([]string, 0, len(c.Pipelines))
 			for _, p := range c.Pipelines {
@@ -63,6 +73,10 @@ func validateCommand() *cobra.Command {
 			}
 			if format == "json" {
 				return printJSON(cmd.OutOrStdout(), map[string]any{"valid": true, "file": t.path(), "pipelines": names})
+			}
+			if len(names) == 0 {
+				cmd.Printf("%s is valid; it has no pipelines\n", t.path())
+				return nil
 			}
 			cmd.Printf("%s is valid; pipelines: %s\n", t.path(), strings.Join(names, ", "))
 			return nil
@@ -88,6 +102,20 @@ func validateCommand() *cobra.Command {
 	s.flags(show)
 	cmd.AddCommand(show)
 	return cmd
+}
+
+// validate adds what only the services can tell without their peers.
+func validate(c *config.Config) error {
+	return run.WithCode(run.BadConfig, errors.Join(ingest.Validate(c), committer.Validate(c)))
+}
+
+// lacking names the settings without which `icestream run` would not start: a warning, since a file may be that of one
+// service, or of `icestream dev`.
+func lacking(c *config.Config) (out config.Errors) {
+	if missing, ok := errors.AsType[config.Errors](c.Require(config.Ingest, config.Committer)); ok {
+		out = missing
+	}
+	return out
 }
 
 func checkCommand() *cobra.Command {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -36,6 +37,36 @@ func (c *Config) check(r *report) {
 	names := map[string]int{}
 	for i := range c.Pipelines {
 		c.checkPipeline(r, i, names)
+	}
+	c.checkShared(r)
+}
+
+// checkShared warns of pipelines that share a table which does not exist yet and would make it differently: the one that
+// is first would decide, by chance.
+func (c *Config) checkShared(r *report) {
+	first := map[string]int{}
+	for i := range c.Pipelines {
+		p := &c.Pipelines[i]
+		before, shared := first[p.Table]
+		if strings.Contains(p.Table, topicWord) || !shared {
+			first[p.Table] = i
+			continue
+		}
+		other := &c.Pipelines[before]
+		for _, s := range []struct {
+			key  string
+			same bool
+		}{
+			{"partition", slices.Equal(p.Partition, other.Partition)},
+			{"sort", slices.Equal(p.Sort, other.Sort)},
+			{"format_version", p.FormatVersion == other.FormatVersion},
+			{"properties", maps.Equal(p.Properties.Reveal(), other.Properties.Reveal())},
+		} {
+			if !s.same {
+				path := fmt.Sprintf("pipelines[%d].%s", i, s.key)
+				r.warn(r.whereOf(path), path, fmt.Sprintf("differs from that of pipelines[%d], which writes %s too, so whichever is first would make the table", before, p.Table), "say the same in both")
+			}
+		}
 	}
 }
 
@@ -444,8 +475,8 @@ const (
 // Require reports, as Errors, the settings without a default that the given services cannot do without. It is apart
 // from Load because every service reads the same file, and `dev` brings its own peers.
 func (c *Config) Require(roles ...Role) error {
-	r := newReport(c.file)
-	r.places = c.where
+	f := c.Faults()
+	r := f.r
 	if slices.Contains(roles, Ingest) {
 		if len(c.Kafka.BootstrapServers) == 0 {
 			r.add("kafka.bootstrap.servers", "is not set", "name the brokers, such as broker:9092")
@@ -466,5 +497,5 @@ func (c *Config) Require(roles ...Role) error {
 			r.add("catalog.warehouse", "is not set", "say where tables are put, such as s3://lake/")
 		}
 	}
-	return r.err()
+	return f.Err()
 }

@@ -352,6 +352,34 @@ func TestRequireNamesWhatAServiceLacks(t *testing.T) {
 	require.NoError(t, c.Require(Buffer, Readstate))
 }
 
+func TestAServiceReportsItsOwnFaultsWithTheirPlaces(t *testing.T) {
+	f := parse(t, "pipelines:\n  - {name: a, topics: [t], table: n.t}\n  - {name: b, topics: [t], table: n.t2, format: json, columns: x}\n").Faults()
+	require.NoError(t, f.Err())
+	f.Add("pipelines[1].columns", "is no list of columns", "write one")
+	f.Add("pipelines[0].properties", "is odd", "")
+	require.EqualError(t, f.Err(), "icestream.yaml:2:5: pipelines[0].properties: is odd\nicestream.yaml:3:64: pipelines[1].columns: is no list of columns, write one")
+}
+
+func TestPipelinesThatWouldMakeOneTableDifferentlyAreWarnedOf(t *testing.T) {
+	const text = `
+defaults: {properties: {a: b}}
+pipelines:
+  - {name: a, topics: [a], table: n.t}
+  - {name: b, topics: [b], table: n.t, partition: day(at), sort: at, format_version: 3, properties: {a: c}}
+  - {name: c, topics: [c], table: n.t}
+  - {name: d, topics: [d], table: "n.{topic}"}
+  - {name: e, topics: [e], table: "n.{topic}", sort: at}
+`
+	_, warnings, err := Parse("x.yaml", []byte(text), nil, nil)
+	require.NoError(t, err)
+	require.Len(t, warnings, 4)
+	for i, key := range []string{"partition", "sort", "format_version", "properties"} {
+		require.Equal(t, "pipelines[1]."+key, warnings[i].Path)
+		require.Contains(t, warnings[i].Where, "x.yaml:5:")
+		require.Contains(t, warnings[i].What, "pipelines[0], which writes n.t too")
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(example))
 	f.Add([]byte("a: &a [*a]\n"))

@@ -101,3 +101,25 @@ func (r *report) err() error {
 	}
 	return r.errors
 }
+
+// Faults collects what only others can find wrong with a configuration that parsed, such as a service with the words of
+// its own formats. Each gets the place of its setting, as those that Load finds.
+type Faults struct{ r *report }
+
+// Faults begins an empty collection.
+func (c *Config) Faults() *Faults {
+	r := newReport(c.file)
+	if c.where != nil {
+		r.places = c.where
+	}
+	return &Faults{r}
+}
+
+// Add notes what is wrong with the setting at path, and what to do about it.
+func (f *Faults) Add(path, what, todo string) { f.r.add(path, what, todo) }
+
+// Err returns Errors in the order of the file, nil if there are none.
+func (f *Faults) Err() error {
+	f.r.sort()
+	return f.r.err()
+}

@@ -47,6 +47,9 @@ func (c *Config) normal() error {
 	if err := c.Settings.Require(config.Ingest); err != nil {
 		return err
 	}
+	if err := Validate(c.Settings); err != nil {
+		return err
+	}
 	if c.Drain <= 0 {
 		c.Drain = DefaultDrain
 	}

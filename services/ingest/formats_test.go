@@ -115,7 +115,7 @@ func TestAWrongFormatStopsThePartitionInsteadOfFillingTheQuarantine(t *testing.T
 func TestColumnsThatCannotBeReadAreNamedAtTheStart(t *testing.T) {
 	w := newWorld(t, ordersTopic+`, format: json, columns: "id bigint"`, topic(1))
 	_, err := New(t.Context(), Config{Settings: w.cfg}, Deps{})
-	require.ErrorContains(t, err, `pipeline p: reading the columns "id bigint": column id: "bigint" is not a type`)
+	require.ErrorContains(t, err, `pipelines[0].columns: reading the columns "id bigint": column id: "bigint" is not a type`)
 }
 
 func TestUnframedValuesAndKeysHaveTheirConfiguredSchemas(t *testing.T) {

@@ -220,8 +220,8 @@ func (l *Lake) Create(ctx context.Context, name string, s Settings) (*Table, err
 		return nil, err
 	}
 	maps.Copy(props, s.Properties)
-	if err := checkProperties(s.Properties); err != nil {
-		return nil, err
+	if err := errors.Join(CheckProperties(s.Properties)...); err != nil {
+		return nil, fmt.Errorf("checking the properties of table %s: %w", name, err)
 	}
 	if err := l.create(ctx, name, columns, props); err != nil {
 		return nil, err
@@ -229,21 +229,22 @@ func (l *Lake) Create(ctx context.Context, name string, s Settings) (*Table, err
 	return l.Load(ctx, name)
 }
 
-// checkProperties refuses table properties that iceberg-go would let override
-// the catalog's own access settings, or that would write a file that nobody can
-// read.
-func checkProperties(props map[string]string) error {
-	for key, v := range props {
+// CheckProperties refuses table properties that iceberg-go would let override the catalog's own access settings, or
+// that would write a file that nobody can read: each fault by itself, in the order of their names.
+func CheckProperties(props map[string]string) []error {
+	var faults []error
+	for _, key := range slices.Sorted(maps.Keys(props)) {
+		v := props[key]
 		switch {
 		case strings.HasPrefix(key, "s3."), strings.HasPrefix(key, "gcs."), strings.HasPrefix(key, "adls."):
-			return fault.New(fault.InvalidArgument, "checking table properties: %s is a setting of the catalog, not of a table: move it there", key)
+			faults = append(faults, fault.New(fault.InvalidArgument, "%s is a setting of the catalog, not of a table: move it to catalog.properties", key))
 		case strings.HasPrefix(key, prefix):
-			return fault.New(fault.InvalidArgument, "checking table properties: %s is kept by Icestream itself: remove it", key)
+			faults = append(faults, fault.New(fault.InvalidArgument, "%s is kept by Icestream itself: remove it", key))
 		case key == "write.parquet.compression-codec" && !slices.Contains([]string{"zstd", "snappy", "gzip", "uncompressed"}, v):
-			return fault.New(fault.InvalidArgument, "checking table properties: %s = %s: want zstd, snappy, gzip or uncompressed (others cannot be read everywhere)", key, v)
+			faults = append(faults, fault.New(fault.InvalidArgument, "%s is %s: write zstd, snappy, gzip or uncompressed (others cannot be read everywhere)", key, v))
 		}
 	}
-	return nil
+	return faults
 }
 
 func (l *Lake) create(ctx context.Context, name string, columns *schema.Schema, props iceberg.Properties) error {

@@ -43,6 +43,12 @@ func readOverrides(files map[string]string) (map[Ref]*Schema, error) {
 	return out, nil
 }
 
+// CheckOverride says what is wrong with the schema that the operator supplies for an id or GUID.
+func CheckOverride(key, path string) error {
+	_, err := readOverrides(map[string]string{key: path})
+	return err
+}
+
 // Overrides names the schemas that the operator supplies, with all that they
 // import, by a hash: records may become other rows where it differs. It is "" where
 // there are none.
