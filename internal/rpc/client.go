@@ -25,7 +25,7 @@ func Dial(address string, o Options, extra ...grpc.DialOption) (*grpc.ClientConn
 		call = append(call, grpc.ForceCodecV2(o.Codec))
 	}
 	options := append([]grpc.DialOption{
-		grpc.WithTransportCredentials(o.Credentials),
+		grpc.WithTransportCredentials(kept{o.Credentials}),
 		grpc.WithDefaultCallOptions(call...),
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(connectionWindow),

@@ -45,7 +45,7 @@ func Listen(ctx context.Context, address string, o Options) (*Server, error) {
 func NewServer(l net.Listener, o Options) *Server {
 	s := &Server{o: o.normal(), listener: l, health: health.NewServer(), draining: make(chan struct{})}
 	options := []grpc.ServerOption{
-		grpc.Creds(s.o.Credentials),
+		grpc.Creds(kept{s.o.Credentials}),
 		grpc.MaxRecvMsgSize(s.o.MaxMessage),
 		grpc.MaxSendMsgSize(s.o.MaxMessage),
 		grpc.StaticStreamWindowSize(streamWindow),

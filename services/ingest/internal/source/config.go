@@ -26,6 +26,7 @@ import (
 	"github.com/twmb/franz-go/plugin/kslog"
 
 	"github.com/icestream/icestream/internal/ident"
+	"github.com/icestream/icestream/internal/sock"
 )
 
 // Config says what to read and how to reach it.
@@ -85,11 +86,13 @@ func (c *Config) common() ([]kgo.Opt, error) {
 		kgo.MetadataMinAge(min(c.Refresh, 250*time.Millisecond)),
 		kgo.BrokerMaxReadBytes(clampInt32(max(100<<20, 2*c.RecordMax+(32<<20)))),
 	}
-	if c.TLS != nil {
-		opts = append(opts, kgo.DialTLSConfig(c.TLS))
-	}
-	if c.Dial != nil {
+	switch {
+	case c.Dial != nil:
 		opts = append(opts, kgo.Dialer(c.Dial))
+	case c.TLS != nil: // its reads are short, there is nothing to keep
+		opts = append(opts, kgo.DialTLSConfig(c.TLS))
+	default:
+		opts = append(opts, kgo.Dialer(dial))
 	}
 	if c.SASL != nil {
 		m, err := c.SASL.mechanism()
@@ -99,6 +102,17 @@ func (c *Config) common() ([]kgo.Opt, error) {
 		opts = append(opts, kgo.SASL(m))
 	}
 	return opts, nil
+}
+
+const dialTimeout = 10 * time.Second // the default of the client
+
+// dial connects as the client would by itself, and keeps the processor while it reads.
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return sock.Keep(conn), nil
 }
 
 // More than this is never fetched or queued ahead, whatever the budget. One
