@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -64,7 +65,7 @@ func story() (steps []step, want []string) {
 // tell runs the story on fs until the journal ends or the story does; acked counts the steps that were acknowledged.
 func tell(t *testing.T, fs *file.Mem, steps []step, acked *int) (*Journal, error) {
 	t.Helper()
-	j, _, err := Open(Options{FS: fs, Dir: "j", Log: quiet, SegmentBytes: 700, Retry: func(context.Context) error { return nil }})
+	j, _, err := Open(Options{FS: fs, Dir: "j", Log: quiet, SegmentBytes: 700, Ahead: 300, Retry: func(context.Context) error { return nil }})
 	require.NoError(t, err)
 	if err := j.roomy(t.Context(), j.begin); err != nil {
 		return j, err
@@ -245,28 +246,38 @@ func TestACrashWhileADamagedJournalIsSetAsideRevivesNothing(t *testing.T) {
 
 func entryLSN(i int64) ident.LSN { return ident.LSN(i * 10) }
 
+// behind is where what was written begins to differ from what was synced: groups are written over zeros that may have been
+// synced long ago.
+func behind(synced, written []byte) int {
+	n := 0
+	for n < min(len(synced), len(written)) && synced[n] == written[n] {
+		n++
+	}
+	return n
+}
+
 // clones returns what a crash now could leave: with and without the names that
 // were not synced, and the unsynced bytes dropped, cut at any byte, or with a
 // hole of zeros.
 func clones(fs *file.Mem) []*file.Mem {
 	longest := 0
 	fs.Crash(true, func(_ string, synced, written []byte) []byte {
-		longest = max(longest, len(written)-len(synced))
+		longest = max(longest, len(written)-behind(synced, written))
 		return synced
 	})
 	out := []*file.Mem{fs.Crash(false, nil), fs.Crash(true, nil)}
 	for n := 1; n <= longest; n += 1 + longest/64 {
 		cut := func(_ string, synced, written []byte) []byte {
-			if len(written) <= len(synced) {
+			if len(written) < len(synced) {
 				return written
 			}
-			return written[:min(len(written), len(synced)+n)]
+			upTo := min(len(written), behind(synced, written)+n)
+			return append(slices.Clone(written[:upTo]), synced[min(len(synced), upTo):]...)
 		}
 		hole := func(_ string, synced, written []byte) []byte {
-			b := append([]byte{}, written...)
-			for i := len(synced); i < min(len(b), len(synced)+n); i++ {
-				b[i] = 0
-			}
+			b := slices.Clone(written)
+			from := behind(synced, written)
+			clear(b[from:min(len(b), from+n)])
 			return b
 		}
 		out = append(out, fs.Crash(false, cut), fs.Crash(true, cut), fs.Crash(true, hole))
@@ -287,7 +298,7 @@ func reordered(fs *file.Mem, rng *rand.Rand, n int) []*file.Mem {
 			}
 			b := append([]byte{}, synced...)
 			b = append(b, make([]byte, len(written)-len(synced))...)
-			for from := len(synced); from < len(b); from += block {
+			for from := behind(synced, written); from < len(b); from += block {
 				if rng.IntN(2) == 0 {
 					copy(b[from:min(from+block, len(b))], written[from:])
 				}

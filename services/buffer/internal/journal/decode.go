@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -78,7 +79,7 @@ type segment struct {
 	header segmentHeader
 	next   uint64 // number of the group that would follow
 	valid  int    // bytes up to and including the last whole group
-	torn   bool   // something follows that is no whole group
+	torn   bool   // something follows that is neither a whole group nor what was written ahead
 }
 
 // scan reads the groups of a segment and gives every record to each, together
@@ -100,11 +101,16 @@ func scan(b []byte, each func(group uint64, off int, r Record) error) (segment, 
 		s.valid += groupLen + len(payload)
 		s.next++
 	}
-	s.torn = s.valid < len(b)
+	s.torn = !zeros(b[s.valid:])
 	if s.torn && hasLaterGroup(b[s.valid:], s.next) {
 		return s, fmt.Errorf("%w: segment %016x: group %d at byte %d is broken, but later groups are whole", errDamaged, h.number, s.next, s.valid)
 	}
 	return s, nil
+}
+
+// zeros reports whether b holds nothing else.
+func zeros(b []byte) bool {
+	return len(bytes.TrimLeft(b, "\x00")) == 0
 }
 
 // records decodes the payload of a group.

@@ -52,11 +52,14 @@ func dumpSegment(fs file.FS, dir string, n uint64, last bool, w io.Writer) error
 	if err != nil {
 		return err
 	}
-	if s.torn {
-		_, err = fmt.Fprintf(w, "  torn tail: %d bytes after byte %d\n", len(b)-s.valid, s.valid)
+	switch rest := len(b) - s.valid; {
+	case s.torn:
+		_, err = fmt.Fprintf(w, "  torn tail: %d bytes after byte %d\n", rest, s.valid)
 		if !last {
 			err = errors.Join(err, fmt.Errorf("%w: segment %016x is torn and not the last", errDamaged, n))
 		}
+	case rest > 0:
+		_, err = fmt.Fprintf(w, "  written ahead: %d bytes after byte %d\n", rest, s.valid)
 	}
 	return err
 }

@@ -32,6 +32,7 @@ type Options struct {
 	Dir          string
 	Log          *slog.Logger
 	SegmentBytes int64 // a new segment is begun above this; 0: 64 MiB
+	Ahead        int64 // so many bytes of zeros are written behind a group now and then; 0: 64 KiB
 	// Retry waits before a write is tried again on a full disk; nil: one second.
 	Retry func(ctx context.Context) error
 	// Synced is told of every group: how long its fdatasync took and how many
@@ -45,6 +46,7 @@ const (
 	defaultSegment = 64 << 20
 	groupTarget    = 4 << 20 // a group ends when it reached this
 	piece          = 1 << 20 // larger single writes are slow on some file systems
+	defaultAhead   = 64 << 10 // some hundred groups
 )
 
 // Journal is an open journal. Append and Health are safe for concurrent use.
@@ -64,7 +66,8 @@ type Journal struct {
 	segs    []uint64 // segment files that exist
 	file    file.File
 	number  uint64 // of file
-	size    int64
+	size    int64  // of its groups
+	ahead   int64  // up to here zeros were written behind them, or could not be
 	limit   int64
 	group   uint64 // next group number
 	scratch []byte
@@ -82,6 +85,9 @@ type item struct {
 func Open(opt Options) (*Journal, Recovered, error) {
 	if opt.SegmentBytes <= 0 {
 		opt.SegmentBytes = defaultSegment
+	}
+	if opt.Ahead <= 0 {
+		opt.Ahead = defaultAhead
 	}
 	if opt.Retry == nil {
 		opt.Retry = second
@@ -270,9 +276,23 @@ func (j *Journal) writeGroup(ctx context.Context, batch []item) (int, error) {
 	return n, err
 }
 
-// write puts b at the end of the segment; a repetition writes the same place.
+// write puts b behind the groups of the segment; a repetition writes the same place. A group that ends beyond what was written
+// ahead writes ahead anew: to make a group durable that lies in what the file has already is one write, else the file
+// system writes its own records too, and waits for them. Zeros end a segment, so what of this a crash leaves means nothing.
 func (j *Journal) write(b []byte) error {
-	return writeAt(j.file, b, j.size, j.number)
+	if err := writeAt(j.file, b, j.size, j.number); err != nil {
+		return err
+	}
+	end := j.size + int64(len(b))
+	if end <= j.ahead {
+		return nil
+	}
+	err := writeAt(j.file, make([]byte, j.opt.Ahead), end, j.number)
+	if err != nil && !file.NoSpace(err) {
+		return err
+	}
+	j.ahead = end + j.opt.Ahead // on a full disk too: groups find room as long as there is some
+	return nil
 }
 
 func writeAt(f file.File, b []byte, at int64, number uint64) error {
@@ -354,7 +374,7 @@ func (j *Journal) begin() error {
 		return j.abandon(f, name, fmt.Errorf("beginning segment %016x: %w", number, err))
 	}
 	old, segs := j.file, j.segs
-	j.file, j.number, j.size, j.group, j.segs = f, number, size, group, []uint64{number}
+	j.file, j.number, j.size, j.ahead, j.group, j.segs = f, number, size, size, group, []uint64{number}
 	j.limit = max(j.opt.SegmentBytes, 2*size)
 	if old != nil {
 		err = old.Close()

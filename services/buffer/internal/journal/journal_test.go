@@ -272,7 +272,7 @@ func write(t *testing.T, fs file.FS, name string, b []byte) {
 	require.NoError(t, err)
 }
 
-// A flipped bit anywhere is either a torn tail in the very last group, or the
+// A flipped bit anywhere is either a torn tail in or behind the very last group, or the
 // whole journal is set aside: an LSN that was shown is never given again (G5).
 func TestRotIsNeverTakenForATornTail(t *testing.T) {
 	fs := file.NewMem()
@@ -284,10 +284,11 @@ func TestRotIsNeverTakenForATornTail(t *testing.T) {
 	b, err := readAll(fs, "j/"+segmentName(1))
 	require.NoError(t, err)
 	var offs []int
-	_, err = scan(b, func(_ uint64, off int, _ Record) error { offs = append(offs, off); return nil })
+	s, err := scan(b, func(_ uint64, off int, _ Record) error { offs = append(offs, off); return nil })
 	require.NoError(t, err)
 	last := offs[len(offs)-1]
-	for i := range len(b) {
+	require.Greater(t, len(b), s.valid+40, "zeros are written ahead")
+	for i := range s.valid + 40 {
 		if i >= 52 && i < headerLen {
 			continue // zero padding says nothing
 		}
@@ -303,7 +304,12 @@ func TestRotIsNeverTakenForATornTail(t *testing.T) {
 		require.NoError(t, j.lock.Close())
 		if i >= last {
 			require.NoError(t, rec.Damage)
-			require.Len(t, rec.Tables["a"].Image.Hot, 1)
+			kept := 1
+			if i >= s.valid {
+				kept = 2 // what rotted was written ahead
+			}
+			require.Len(t, rec.Tables["a"].Image.Hot, kept)
+			require.NotZero(t, rec.Torn)
 			continue
 		}
 		if i < headerLen && rec.Damage == nil {
@@ -318,6 +324,83 @@ func TestRotIsNeverTakenForATornTail(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{segmentName(1) + ".damaged"}, names)
 	}
+}
+
+// A file that does not grow has nothing of the file system's own to be made durable with a group.
+func TestGroupsAreWrittenIntoWhatTheFileHasAlready(t *testing.T) {
+	fs := file.NewMem()
+	j := start(t, fs)
+	require.NoError(t, j.put("a", epoch(1, 0)))
+	size := func() int64 {
+		f, err := fs.Open("j/" + segmentName(1))
+		require.NoError(t, err)
+		n, err := f.Size()
+		require.NoError(t, err)
+		return n
+	}
+	first := size()
+	grown := 0
+	for i := range int64(2000) {
+		before := size()
+		require.NoError(t, j.put("a", entry(i*10, i*10+10, ident.LSN(100+i*10))))
+		if size() != before {
+			grown++
+		}
+	}
+	groups := size() - first
+	require.Positive(t, groups)
+	require.LessOrEqual(t, grown, int(groups/defaultAhead)+1)
+	require.NoError(t, j.stop())
+
+	// And that a file ends with zeros is its usual end.
+	j = start(t, fs)
+	require.NoError(t, j.rec.Damage)
+	require.Zero(t, j.rec.Torn)
+	require.Len(t, j.rec.Tables["a"].Image.Hot, 2000)
+}
+
+// What is written ahead is not worth waiting for: a group finds room as long as the disk has some.
+func TestADiskWithoutRoomAheadStillTakesGroups(t *testing.T) {
+	fs := file.NewMem()
+	j := start(t, fs)
+	require.NoError(t, j.put("a", epoch(1, 0)))
+	writes := 0
+	fs.Before(func(op file.Op, _ string) error {
+		if op != file.OpWrite {
+			return nil
+		}
+		if writes++; writes%2 == 0 { // each group is followed by an attempt
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	j.Journal.ahead = 0
+	require.NoError(t, j.put("a", entry(0, 10, 100)))
+	require.Equal(t, 2, writes)
+	require.NoError(t, j.Health())
+	require.NoError(t, j.put("a", entry(10, 20, 110)))
+	require.Equal(t, 3, writes, "not tried again before as much was written")
+	require.Len(t, start(t, fs.Crash(false, nil)).rec.Tables["a"].Image.Hot, 2)
+}
+
+// A segment that stands alone holds the state of all tables at its head. Where zeros are in its place they are not what was
+// written ahead.
+func TestAHeadThatHasBecomeZerosIsDamage(t *testing.T) {
+	fs := file.NewMem()
+	j := start(t, fs)
+	require.NoError(t, j.put("a", epoch(1, 0), entry(0, 10, 100)))
+	require.NoError(t, j.stop())
+	j = start(t, fs)
+	require.NoError(t, j.put("a", entry(10, 20, 110)))
+	require.NoError(t, j.stop())
+	name := "j/" + segmentName(2)
+	b, err := readAll(fs, name)
+	require.NoError(t, err)
+	clear(b[headerLen:])
+	write(t, fs, name, b)
+	j = start(t, fs)
+	require.ErrorIs(t, j.rec.Damage, errDamaged)
+	require.Empty(t, j.rec.Tables)
 }
 
 func TestGoldenBytes(t *testing.T) {

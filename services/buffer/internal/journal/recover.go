@@ -97,7 +97,8 @@ type found struct {
 	next     uint64   // next group number
 	headless bool     // the last segment was being created
 	valid    int      // whole bytes of the last segment that has a header
-	torn     int      // bytes after them
+	rest     int      // bytes after them
+	torn     bool     // they are not what was written ahead
 }
 
 // load reads every segment. Its errors wrap errDamaged, are Unsupported, or come
@@ -131,10 +132,10 @@ func load(fs file.FS, dir string) (found, error) {
 		if err := f.follows(i, number, s); err != nil {
 			return f, err
 		}
-		if f.torn > 0 {
+		if f.torn {
 			return f, fmt.Errorf("%w: segment %016x ends with a broken group, but is not the last", errDamaged, numbers[i-1])
 		}
-		f.id, f.next, f.valid, f.torn = s.header.id, s.next, s.valid, len(b)-s.valid
+		f.id, f.next, f.valid, f.rest, f.torn = s.header.id, s.next, s.valid, len(b)-s.valid, s.torn
 	}
 	return f, f.headGone()
 }
@@ -142,7 +143,7 @@ func load(fs file.FS, dir string) (found, error) {
 // headGone: the state at the head of a segment was durable before older segments
 // were deleted. Alone and without it, a segment has rotted. (Segment 1 has none.)
 func (f *found) headGone() error {
-	if len(f.numbers) == 1 && f.last != 1 && f.torn > 0 && f.valid == headerLen {
+	if len(f.numbers) == 1 && f.last != 1 && f.rest > 0 && f.valid == headerLen {
 		return fmt.Errorf("%w: segment %016x has lost the state at its head", errDamaged, f.last)
 	}
 	return nil
@@ -186,7 +187,7 @@ func prepare(fs file.FS, dir string, f *found) error {
 			return fmt.Errorf("syncing journal directory %s: %w", dir, err)
 		}
 	}
-	if f.torn == 0 || len(f.numbers) == 0 {
+	if !f.torn || len(f.numbers) == 0 {
 		return nil
 	}
 	name := filepath.Join(dir, segmentName(f.numbers[len(f.numbers)-1]))
@@ -240,7 +241,9 @@ func recoverDir(fs file.FS, dir string, log *slog.Logger) (found, Recovered, err
 	case err != nil:
 		return f, rec, err
 	}
-	rec.Torn = f.torn
+	if f.torn {
+		rec.Torn = f.rest
+	}
 	if err := prepare(fs, dir, &f); err != nil {
 		return f, rec, err
 	}
