@@ -44,8 +44,8 @@ type Options struct {
 
 const (
 	defaultSegment = 64 << 20
-	groupTarget    = 4 << 20 // a group ends when it reached this
-	piece          = 1 << 20 // larger single writes are slow on some file systems
+	groupTarget    = 4 << 20  // a group ends when it reached this
+	piece          = 1 << 20  // larger single writes are slow on some file systems
 	defaultAhead   = 64 << 10 // some hundred groups
 )
 

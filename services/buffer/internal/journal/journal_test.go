@@ -374,7 +374,7 @@ func TestADiskWithoutRoomAheadStillTakesGroups(t *testing.T) {
 		}
 		return nil
 	})
-	j.Journal.ahead = 0
+	j.ahead = 0
 	require.NoError(t, j.put("a", entry(0, 10, 100)))
 	require.Equal(t, 2, writes)
 	require.NoError(t, j.Health())
