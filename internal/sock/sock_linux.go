@@ -80,9 +80,13 @@ func (c *kept) failed(op string, err error, errno syscall.Errno) error {
 	return nil
 }
 
-// transfer reads into p, or writes it, which must not be empty, without a word to the scheduler. fd does not block: its
-// owner is a connection of net.
+// most is moved by one call of the kernel, some tens of µs: a collection that begins meanwhile waits for its end.
+const most = 256 << 10
+
+// transfer reads into p, or writes it, or the beginning of it, without a word to the scheduler. It must not be empty. fd
+// does not block: its owner is a connection of net.
 func transfer(trap, fd uintptr, p []byte) (int, syscall.Errno) {
+	p = p[:min(len(p), most)]
 	for {
 		n, _, errno := syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))
 		switch errno {
