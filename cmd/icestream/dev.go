@@ -43,7 +43,9 @@ and the four services over real gRPC. At the end union, files and quarantine are
 produced, the table is audited, and the exit code is 0 only if everything is exact.
 
 Ctrl-C ends the production early. What was produced until then is committed and verified like any other run, and
-the exit code is the one of this verification: 0 when everything is exact, 1 when not.
+the exit code is the one of this verification: 0 when everything is exact, 1 when not. With pipelines of your own what
+the topics hold at Ctrl-C is committed and every table audited; exit code 2 says that some of it is in no table yet,
+which partitions that is, and why.
 
 With -o json every line is one object; the first (event started) has every endpoint.`,
 		Example: `  icestream dev

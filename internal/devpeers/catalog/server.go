@@ -86,15 +86,23 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// CheckFolder refuses a folder, an absolute path, that cannot hold a warehouse.
+func CheckFolder(dir string) error {
+	if escaped := (&url.URL{Path: dir}).EscapedPath(); escaped != dir {
+		// Some readers decode locations and others do not; a path that is the same both ways is read by all.
+		return fmt.Errorf("folder %q cannot hold a warehouse: engines disagree on how to write such a path "+
+			"in a file:// location: want one without spaces, %%, ?, # and non-ASCII letters", dir)
+	}
+	return nil
+}
+
 func open(ctx context.Context, cfg Config) (*Server, error) {
 	dir, err := filepath.Abs(cfg.Dir)
 	if err != nil || cfg.Dir == "" {
 		return nil, fmt.Errorf("folder %q is not usable: %w", cfg.Dir, errors.Join(err, os.ErrInvalid))
 	}
-	if escaped := (&url.URL{Path: dir}).EscapedPath(); escaped != dir {
-		// Some readers decode locations and others do not; a path that is the same both ways is read by all.
-		return nil, fmt.Errorf("folder %q cannot hold a warehouse: engines disagree on how to write such a path "+
-			"in a file:// location; use a folder without spaces, %%, ?, # and non-ASCII letters", dir)
+	if err := CheckFolder(dir); err != nil {
+		return nil, err
 	}
 	warehouse := filepath.Join(dir, "warehouse")
 	if err := os.MkdirAll(warehouse, 0o755); err != nil {

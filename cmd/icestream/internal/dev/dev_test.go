@@ -19,6 +19,8 @@ import (
 	typesv1 "github.com/icestream/icestream/gen/go/icestream/types/v1"
 	"github.com/icestream/icestream/internal/config"
 	"github.com/icestream/icestream/internal/devpeers"
+	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/run"
 )
 
 func TestAFolderWithOtherFilesIsNeverCleared(t *testing.T) {
@@ -62,6 +64,20 @@ func TestTheFolderOfARunningRunIsLeftAlone(t *testing.T) {
 		require.FileExists(t, left)
 	}
 	require.NoError(t, lock.Close())
+}
+
+// A folder that cannot be used is a wrong --dir, not a fault of ours, and nothing is made.
+func TestAFolderThatCannotBeUsedNamesTheFlag(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	spaced := filepath.Join(t.TempDir(), "my run")
+	for dir, why := range map[string]string{file: "not a directory", filepath.Join(file, "x"): "not a directory", spaced: "cannot hold a warehouse"} {
+		err := Run(t.Context(), Options{Dir: dir, Records: 1, Out: io.Discard})
+		require.ErrorContains(t, err, why)
+		require.ErrorContains(t, err, "name another folder with --dir")
+		require.Equal(t, fault.InvalidArgument, fault.ReasonOf(err))
+	}
+	require.NoDirExists(t, spaced)
 }
 
 func TestATakenPortNamesItsFlag(t *testing.T) {
@@ -275,4 +291,25 @@ func TestOwnTablesAreSaidOnceUntilTheyChange(t *testing.T) {
 	v.tables(2*time.Second, nil, waiting)
 	v.tables(3*time.Second, []TableStats{{Table: "a.b", HotRows: 5, State: "serving"}}, nil)
 	require.Equal(t, "   1.0s  waiting: ingest/pipeline/a: the topic does not exist\n   3.0s  a.b: 5 hot rows · snapshot 0 · serving\n", out.String())
+}
+
+// A run whose records are not all in tables must not end as if they were.
+func TestAnOwnRunSaysWhatOfTheProducedIsInNoTable(t *testing.T) {
+	path, dir := filepath.Join(t.TempDir(), "my.yaml"), filepath.Join(t.TempDir(), "run")
+	require.NoError(t, os.WriteFile(path, []byte(`
+pipelines:
+  - { name: plain, topics: [orders], table: a.plain, format: raw }
+  - { name: strict, topics: [orders], table: a.strict, message: shop.NoSuchMessage }
+  - { name: none, topics: [other], table: a.other }
+`), 0o600))
+	require.NoError(t, Run(t.Context(), Options{Dir: dir, Records: 40, Out: io.Discard}))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &stopper{word: `ingest/pipeline/strict: orders[`, stop: cancel}
+	err := Run(ctx, Options{Dir: dir, Keep: true, Config: path, NoGenerator: true, Follow: true, JSON: true, Out: out})
+	require.Equal(t, run.CannotTell, run.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, " of pipeline strict from offset 0 on")
+	require.NotContains(t, err.Error(), "pipeline plain")
+	require.Contains(t, out.String(), `"event":"left"`)
+	require.Contains(t, out.String(), `"exit_code":2`)
 }

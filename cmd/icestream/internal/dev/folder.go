@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/icestream/icestream/internal/devpeers/catalog"
 	"github.com/icestream/icestream/internal/fault"
 	"github.com/icestream/icestream/internal/file"
 )
@@ -23,9 +24,12 @@ const markerText = "This folder belongs to `icestream dev`. Without --keep the n
 // closed. A folder that holds something and lacks the marker file is never
 // touched. With keep, what is there stays.
 func prepareFolder(dir string, keep bool) (lock io.Closer, err error) {
+	if err := catalog.CheckFolder(dir); err != nil {
+		return nil, unfit(err)
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("opening the folder of the run: %w", err)
+		return nil, unfit(fmt.Errorf("opening the folder of the run: %w", err))
 	}
 	marker := filepath.Join(dir, markerFile)
 	if _, err := os.Stat(marker); len(entries) > 0 && err != nil {
@@ -33,7 +37,7 @@ func prepareFolder(dir string, keep bool) (lock io.Closer, err error) {
 			"folder %s holds files that `icestream dev` did not make, and will not clear: name another one with --dir", dir)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("making the folder of the run: %w", err)
+		return nil, unfit(fmt.Errorf("making the folder of the run: %w", err))
 	}
 	lock, err = file.OS{}.Lock(marker)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -47,6 +51,11 @@ func prepareFolder(dir string, keep bool) (lock io.Closer, err error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return lock, nil
+}
+
+// unfit tells what to do about a folder that a run cannot have.
+func unfit(err error) error {
+	return fault.New(fault.InvalidArgument, "%w: name another folder with --dir", err)
 }
 
 // GoOn is the command that goes on with the folder of a run, for people: with the
