@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/klauspost/compress/zstd"
 	"github.com/twmb/franz-go/pkg/kerr"
 )
 
@@ -208,12 +210,32 @@ func (h *head) read(keys map[string]string) error {
 	}
 	if text := keys["icestream.orders.quarantine"]; text != "" {
 		var pending []json.RawMessage
-		if err := json.Unmarshal([]byte(text), &pending); err != nil {
+		if err := unpack(text, &pending); err != nil {
 			return err
 		}
 		h.pending = len(pending)
 	}
 	return nil
+}
+
+// unpack reads a value of the summary: JSON, or where that is long zstd and base64 behind a prefix.
+func unpack(text string, out any) error {
+	plain := []byte(text)
+	if body, packed := strings.CutPrefix(text, "zstd:"); packed {
+		raw, err := base64.StdEncoding.DecodeString(body)
+		if err != nil {
+			return err
+		}
+		dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+		if err != nil {
+			return err
+		}
+		defer dec.Close()
+		if plain, err = dec.DecodeAll(raw, nil); err != nil {
+			return err
+		}
+	}
+	return json.Unmarshal(plain, out)
 }
 
 // state of the table as the last landed commit left it.

@@ -37,10 +37,17 @@ const (
 
 // packAbove is the length from which a value is compressed; packed marks one
 // that is. No JSON text begins with it.
+//
+// The outbox is compressed from its third entry on. Commits under pressure leave
+// up to sixteen entries pending, some 250 bytes each, and every snapshot names
+// those of its time for as long as it is kept: they were more than half of the
+// metadata, which each commit reads and writes several times.
 const (
-	packAbove   = 4 << 10
-	packed      = "zstd:"
-	unpackLimit = 64 << 20
+	packAbove       = 4 << 10
+	packOutboxAbove = 512
+	packed          = "zstd:"
+	packWindow      = 256 << 10 // longer values only get a little longer
+	unpackLimit     = 64 << 20
 )
 
 // isStateKey tells the keys of a pipeline's state from others of the summary.
@@ -85,7 +92,11 @@ func encodePipeline(keys map[string]string, name string, p *Pipeline) error {
 		if err != nil {
 			return fmt.Errorf("writing %s: %w", at(part), err)
 		}
-		if keys[at(part)], err = pack(string(text)); err != nil {
+		above := packAbove
+		if part == partQuarantine {
+			above = packOutboxAbove
+		}
+		if keys[at(part)], err = packFrom(above, string(text)); err != nil {
 			return fmt.Errorf("writing %s: %w", at(part), err)
 		}
 	}
@@ -433,11 +444,15 @@ func decodeMark(v string) (mark, State, error) {
 }
 
 // pack compresses a long text.
-func pack(text string) (string, error) {
-	if len(text) <= packAbove {
+func pack(text string) (string, error) { return packFrom(packAbove, text) }
+
+// packFrom compresses a text that is longer than above.
+func packFrom(above int, text string) (string, error) {
+	if len(text) <= above {
 		return text, nil
 	}
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest),
+		zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(packWindow))
 	if err != nil {
 		return "", err
 	}
