@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/icestream/icestream/internal/boot"
 	"github.com/icestream/icestream/internal/config"
@@ -20,13 +21,23 @@ func Check(ctx context.Context, settings *config.Config) []boot.Check {
 	if err := c.normal(); err != nil {
 		return []boot.Check{boot.Checked("kafka", "", "", err)}
 	}
-	var out []boot.Check
 	brokers := strings.Join(settings.Kafka.BootstrapServers, ",")
+	kafka := make([]boot.Check, len(settings.Pipelines))
+	var wg sync.WaitGroup // one peer that does not answer must not keep the others waiting
 	for i := range settings.Pipelines {
-		p := &settings.Pipelines[i]
-		detail, err := c.checkKafka(ctx, p)
-		out = append(out, boot.Checked("kafka, pipeline "+p.Name, brokers, detail, err))
+		wg.Go(func() {
+			p := &settings.Pipelines[i]
+			detail, err := c.checkKafka(ctx, p)
+			kafka[i] = boot.Checked("kafka, pipeline "+p.Name, brokers, detail, err)
+		})
 	}
+	rest := c.checkRegistry(ctx)
+	wg.Wait()
+	return append(kafka, rest...)
+}
+
+func (c *Config) checkRegistry(ctx context.Context) (out []boot.Check) {
+	settings := c.Settings
 	schemas, err := c.newRegistry()
 	if err == nil {
 		for i := range settings.Pipelines {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -51,6 +52,7 @@ type world struct {
 	registry *httptest.Server
 	cfg      *config.Config
 	addr     string
+	log      *slog.Logger // of the ingests; nil for none
 
 	mu          sync.Mutex
 	schemas     map[int]string             // of the registry
@@ -164,7 +166,7 @@ func (w *world) start() *instance {
 	i := &instance{metrics: obs.NewMetrics(nil), done: make(chan error, 1)}
 	i.health = obs.NewHealth(i.metrics)
 	s, err := New(w.t.Context(), Config{Settings: w.cfg, Instance: "i", Drain: 5 * time.Second, Refresh: 100 * time.Millisecond}, Deps{
-		Metrics: i.metrics, Health: i.health, Resolver: discovery.Static{discovery.Buffer: w.addr, discovery.Committer: w.addr},
+		Log: w.log, Metrics: i.metrics, Health: i.health, Resolver: discovery.Static{discovery.Buffer: w.addr, discovery.Committer: w.addr},
 	})
 	require.NoError(w.t, err)
 	i.s = s

@@ -252,6 +252,12 @@ func denied(err error) bool {
 
 func badRequest(err error) bool { return errors.Is(err, rest.ErrBadRequest) }
 
+// noJSON tells an answer that no catalog gives, such as the page of a proxy or of a login. The library has only words for it.
+func noJSON(err error) bool {
+	text := err.Error()
+	return errors.Is(err, rest.ErrRESTError) && (strings.Contains(text, "error decoding json payload") || strings.Contains(text, "failed to decode error response"))
+}
+
 func diskFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }

@@ -414,6 +414,8 @@ func classify(err error, format string, args ...any) error {
 		return fault.New(fault.Unauthorized, "%s: the catalog refused our credentials or rights: %w", what, err)
 	case badRequest(err):
 		return fault.New(fault.InvalidArgument, "%s: the catalog refused the request: %w", what, err)
+	case noJSON(err):
+		return fault.New(fault.Unavailable, "%s: the answer is not a catalog's: is a proxy in between, or catalog.uri wrong? %w", what, err)
 	case diskFull(err):
 		return fault.New(fault.DiskFull, "%s: the disk is full: make room, nothing is lost meanwhile: %w", what, err)
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"testing"
 	"time"
@@ -190,4 +191,23 @@ func TestSkipsAloneMakeAProvenTable(t *testing.T) {
 	b.commit(c)
 	r := b.audit(true)
 	require.Equal(t, Proven, r.Verdict, r.Text())
+}
+
+// A proxy's page or a login in place of the catalog is said in words, whatever its status.
+func TestAnAnswerThatIsNotACatalogsIsNamed(t *testing.T) {
+	for _, status := range []int{http.StatusOK, http.StatusBadGateway} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte("<html>Please sign in</html>"))
+		}))
+		l, err := Open(t.Context(), Config{Type: "rest", URI: s.URL}, slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		err = l.Ping(t.Context())
+		require.ErrorIs(t, err, fault.Of(fault.Unavailable))
+		require.ErrorContains(t, err, s.URL)
+		require.ErrorContains(t, err, "the answer is not a catalog's")
+		require.NoError(t, l.Close())
+		s.Close()
+	}
 }

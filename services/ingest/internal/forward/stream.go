@@ -139,7 +139,7 @@ func (s *Stream) Run(ctx context.Context) error {
 			wait.Reset()
 		}
 		s.o.State(err)
-		s.o.Log.Warn("append stream is down", "table", s.o.Table, "pipeline", s.o.Pipeline, "error", err)
+		s.o.Log.Warn("append stream is down", "table", s.o.Table, "error", err)
 		var after time.Duration
 		if f, ok := errors.AsType[*fault.Error](err); ok {
 			after = f.RetryAfter
@@ -244,7 +244,7 @@ func (s *Stream) welcome(l *life, m *bufferv1.AppendResponse) error {
 	s.wake()
 	s.mu.Unlock()
 	s.o.State(nil)
-	s.o.Log.Info("append stream is up", "table", s.o.Table, "pipeline", s.o.Pipeline, "log_epoch", w.GetLogEpoch(), "outstanding", len(w.GetOutstanding()))
+	s.o.Log.Info("append stream is up", "table", s.o.Table, "log_epoch", w.GetLogEpoch(), "outstanding", len(w.GetOutstanding()))
 	s.o.Committed(committed)
 	return nil
 }

@@ -37,7 +37,7 @@ func (h handler) Assigned(list []*source.Cursor) {
 			k.Hold(true)
 		}
 		p.group.Go(func() { w.run(ctx) })
-		p.c.Log.Info("partition assigned", "pipeline", p.Name(), "partition", k.String())
+		p.c.Log.Info("partition assigned", "partition", k.String())
 	}
 	p.changed()
 	p.commitSoon() // the group may lag behind the table
@@ -74,7 +74,7 @@ func (h handler) Revoked(ctx context.Context, list []*source.Cursor, lost bool) 
 			delete(p.workers, w.cursor.TopicPartition)
 		}
 		w.m.forget()
-		p.c.Log.Info("partition given up", "pipeline", p.Name(), "partition", w.cursor.String(), "lost", lost)
+		p.c.Log.Info("partition given up", "partition", w.cursor.String(), "lost", lost)
 	}
 	for _, k := range list {
 		delete(p.sent, k.TopicPartition)
@@ -90,7 +90,7 @@ func (h handler) Trouble(err error) {
 	h.p.mu.Unlock()
 	if (old == nil) != (err == nil) || (old != nil && old.Error() != err.Error()) {
 		if err != nil {
-			h.p.c.Log.Warn("trouble with the Kafka cluster or group", "pipeline", h.p.Name(), "error", err)
+			h.p.c.Log.Warn("trouble with the Kafka cluster or group", "error", err)
 		}
 		h.p.changed()
 	}
@@ -140,7 +140,7 @@ func (p *Pipeline) commitLoop(ctx context.Context) {
 				return
 			}
 			if wait.Count() == 0 || wait.Count()%10 == 0 {
-				p.c.Log.Warn("committing offsets to the Kafka group; the table is the record, so nothing is lost", "pipeline", p.Name(), "error", err)
+				p.c.Log.Warn("committing offsets to the Kafka group; the table is the record, so nothing is lost", "error", err)
 			}
 			if wait.Wait(ctx, 0) != nil {
 				return

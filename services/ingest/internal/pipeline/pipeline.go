@@ -130,7 +130,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	lctx, leave := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer leave()
 	if cerr := p.consumer.Close(lctx); cerr != nil {
-		p.c.Log.Warn("leaving the Kafka group", "pipeline", p.Name(), "error", cerr)
+		p.c.Log.Warn("leaving the Kafka group", "error", cerr)
 	}
 	p.group.Wait()
 	if ctx.Err() == nil {

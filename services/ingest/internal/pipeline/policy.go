@@ -74,7 +74,7 @@ func (p *Pipeline) SetPolicy(name string) error {
 		return fault.New(fault.InvalidArgument, "switching pipeline %s: %q is no policy: use quarantine, stop or skip", p.Name(), name)
 	}
 	was := p.policy.Swap(&policy{name: name, revision: p.revision(name)})
-	p.c.Log.Warn("policy for bad records switched; a restart returns to the configuration", "pipeline", p.Name(), "was", was.name, "is", name,
+	p.c.Log.Warn("policy for bad records switched; a restart returns to the configuration", "was", was.name, "is", name,
 		"configured", p.c.Pipeline.OnInvalid)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +107,7 @@ func (p *Pipeline) AllowFlood() []StoppedPartition {
 		w.allow.Store(true)
 		w.retryNow()
 	}
-	p.c.Log.Warn("flood of bad records allowed", "pipeline", p.Name(), "partitions", len(out))
+	p.c.Log.Warn("flood of bad records allowed", "partitions", len(out))
 	return out
 }
 

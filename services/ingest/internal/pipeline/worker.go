@@ -164,17 +164,17 @@ func (w *worker) pause(ctx context.Context, wait *backoff.Backoff, err error) bo
 	case errors.As(err, &stop):
 		w.set(event.PartitionStopped, stop.Error())
 		w.blame(err)
-		w.p.c.Log.Error("partition stopped", "partition", w.cursor.String(), "pipeline", w.p.c.Pipeline.Name, "error", err)
+		w.p.c.Log.Error("partition stopped", "partition", w.cursor.String(), "error", err)
 		after = stoppedRetry
 	case errors.Is(err, forward.ErrRefused):
 		w.set(event.PartitionStopped, err.Error())
-		w.p.c.Log.Error("partition stopped", "partition", w.cursor.String(), "pipeline", w.p.c.Pipeline.Name, "error", err)
+		w.p.c.Log.Error("partition stopped", "partition", w.cursor.String(), "error", err)
 	case errors.Is(err, forward.ErrStreamDown), errors.Is(err, forward.ErrMoved), errors.Is(err, forward.ErrLeft):
 		w.set(event.PartitionWaiting, err.Error())
 	default:
 		w.set(event.PartitionWaiting, err.Error())
 		if wait.Count() == 0 {
-			w.p.c.Log.Warn("partition waits", "partition", w.cursor.String(), "pipeline", w.p.c.Pipeline.Name, "error", err)
+			w.p.c.Log.Warn("partition waits", "partition", w.cursor.String(), "error", err)
 		}
 	}
 	if f, ok := errors.AsType[*fault.Error](err); ok {
