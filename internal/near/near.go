@@ -8,15 +8,30 @@ import (
 	"github.com/icestream/icestream/internal/ident"
 )
 
-// Name returns the candidate with the least edit distance to word, or "" if none is near.
+// Name returns the candidate with the least edit distance to word, or "" if none is near. What both begin with up to a
+// dot, such as a namespace, makes them no nearer.
 func Name(word string, candidates []string) string {
-	best, bestDistance := "", 1+max(2, len(word)/3)
+	best, least := "", -1
 	for _, c := range candidates {
-		if d := distance(strings.ToLower(word), strings.ToLower(c)); d < bestDistance {
-			best, bestDistance = c, d
+		w, k := apart(strings.ToLower(word), strings.ToLower(c))
+		d := distance(w, k)
+		if near := max(2, len(w)/3); d <= near && (d < max(len(w), len(k)) || d == 0) && (least < 0 || d < least) {
+			best, least = c, d
 		}
 	}
 	return best
+}
+
+// apart takes away the parts between dots that both begin with.
+func apart(a, b string) (string, string) {
+	for {
+		first, rest, more := strings.Cut(a, ".")
+		other, restOther, moreOther := strings.Cut(b, ".")
+		if !more || !moreOther || first != other {
+			return a, b
+		}
+		a, b = rest, restOther
+	}
 }
 
 // Hint is a clause to put behind the word that nobody knows: what was meant perhaps.

@@ -10,9 +10,12 @@ func TestTheNearestNameIsMeantAndNothingWhereNoneIsNear(t *testing.T) {
 	tables := []string{"shop.orders", "shop.payments", "web.clicks"}
 	for word, want := range map[string]string{
 		"shop.order": "shop.orders", "Shop.Orders": "shop.orders", "shop.paymnts": "shop.payments", "other.things": "", "": "",
+		"shop.a": "", "web.orders": "", "shop.orderz": "shop.orders", "click": "", "web.clocks": "web.clicks",
 	} {
 		require.Equal(t, want, Name(word, tables), word)
 	}
+	require.Empty(t, Name("acme.nope", []string{"acme.wide", "acme.big", "acme.ed"}), "of four letters three differ")
+	require.Equal(t, "acme.big", Name("acme.bog", []string{"acme.wide", "acme.big", "acme.ed"}))
 	require.Equal(t, "; did you mean shop.orders?", Table("shop.oders", tables))
 	require.Empty(t, Table("something.else", tables))
 }
