@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +23,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/icestream/icestream/internal/devpeers"
 )
@@ -165,6 +168,27 @@ func (b *Broker) EndOffsets(topic string) []int64 {
 		}
 	}
 	return ends
+}
+
+// Topics returns the names of all topics, as a client sees them.
+func (b *Broker) Topics(ctx context.Context) ([]string, error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(b.addr))
+	if err != nil {
+		return nil, fmt.Errorf("making a client of the embedded Kafka: %w", err)
+	}
+	defer client.Close()
+	answer, err := kmsg.NewPtrMetadataRequest().RequestWith(ctx, client) // without topics: all
+	if err != nil {
+		return nil, fmt.Errorf("listing the topics of the embedded Kafka: %w", err)
+	}
+	names := make([]string, 0, len(answer.Topics))
+	for _, t := range answer.Topics {
+		if t.Topic != nil && !t.IsInternal {
+			names = append(names, *t.Topic)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
 // Cluster is the broker underneath, for tests that need its faults and controls.

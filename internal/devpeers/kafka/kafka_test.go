@@ -109,3 +109,17 @@ func TestATopicComesIntoBeingWithItsFirstProducerIfAllowed(t *testing.T) {
 		require.Len(t, b.EndOffsets("new"), partitions)
 	}
 }
+
+func TestAllTopicsAreListed(t *testing.T) {
+	b, err := Start(Config{Dir: t.TempDir()})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, b.Close()) }()
+	topics, err := b.Topics(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, topics)
+	require.NoError(t, b.EnsureTopic("b", 2))
+	require.NoError(t, b.EnsureTopic("a.x", 1))
+	topics, err = b.Topics(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a.x", "b"}, topics)
+}

@@ -300,6 +300,7 @@ func TestAnOwnRunSaysWhatOfTheProducedIsInNoTable(t *testing.T) {
 pipelines:
   - { name: plain, topics: [orders], table: a.plain, format: raw }
   - { name: strict, topics: [orders], table: a.strict, message: shop.NoSuchMessage }
+  - { name: pattern, pattern: "orde.*", table: a.pattern, message: shop.NoSuchMessage }
   - { name: none, topics: [other], table: a.other }
 `), 0o600))
 	require.NoError(t, Run(t.Context(), Options{Dir: dir, Records: 40, Out: io.Discard}))
@@ -308,7 +309,8 @@ pipelines:
 	out := &stopper{word: `ingest/pipeline/strict: orders[`, stop: cancel}
 	err := Run(ctx, Options{Dir: dir, Keep: true, Config: path, NoGenerator: true, Follow: true, JSON: true, Out: out})
 	require.Equal(t, run.CannotTell, run.CodeOf(err), "%v", err)
-	require.ErrorContains(t, err, " of pipeline strict from offset 0 on")
+	require.ErrorContains(t, err, "] of pipeline pattern: ")
+	require.Contains(t, out.String(), "of pipeline strict: ")
 	require.NotContains(t, err.Error(), "pipeline plain")
 	require.Contains(t, out.String(), `"event":"left"`)
 	require.Contains(t, out.String(), `"exit_code":2`)

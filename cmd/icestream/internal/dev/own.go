@@ -102,14 +102,16 @@ func (d *driver) ownEnd(ctx context.Context) error {
 // ownSettle commits until all that the topics held when it was called is in a table, or nothing moves any more. It
 // returns what is left.
 func (d *driver) ownSettle(ctx context.Context) (left []string, err error) {
-	ends := map[string][]int64{}
+	ends, err := d.ownEnds(ctx)
+	if err != nil {
+		return nil, err
+	}
 	at, since := int64(-1), time.Now()
 	for {
 		committed, err := d.ownCommitted(ctx)
 		if err != nil {
 			return nil, err
 		}
-		d.ownEnds(ends, committed)
 		var total int64
 		for _, n := range committed {
 			total += n
@@ -156,21 +158,14 @@ func (d *driver) ownCommitted(ctx context.Context) (map[readPartition]int64, err
 	return out, nil
 }
 
-// ownEnds notes how far the topics reach that the pipelines name or have found, those that are noted already apart.
-func (d *driver) ownEnds(ends map[string][]int64, committed map[readPartition]int64) {
-	note := func(topic string) {
-		if _, noted := ends[topic]; !noted {
-			ends[topic] = d.peers.kafka.EndOffsets(topic)
-		}
+// ownEnds is how far every topic reaches that a pipeline reads.
+func (d *driver) ownEnds(ctx context.Context) (map[string][]int64, error) {
+	topics, err := d.peers.kafka.Topics(ctx)
+	ends := map[string][]int64{}
+	for _, topic := range topics {
+		ends[topic] = d.peers.kafka.EndOffsets(topic)
 	}
-	for _, p := range d.process.Config.Pipelines {
-		for _, topic := range p.Topics {
-			note(topic)
-		}
-	}
-	for p := range committed {
-		note(p.topic)
-	}
+	return ends, err
 }
 
 // ownLeft names the partitions whose records up to the end are not all in a table.
@@ -186,7 +181,7 @@ func ownLeft(pipelines []config.Pipeline, ends map[string][]int64, committed map
 				if !known && p.Start.Mode != "earliest" || at >= end { // where it begins is not known before it is read
 					continue
 				}
-				left = append(left, fmt.Sprintf("%s of pipeline %s from offset %d on", many(end-at, "record")+" of "+ident.TopicPartition(topic, int32(n)), p.Name, at))
+				left = append(left, fmt.Sprintf("%s of pipeline %s: %s from offset %d on", ident.TopicPartition(topic, int32(n)), p.Name, many(end-at, "record"), at))
 			}
 		}
 	}
