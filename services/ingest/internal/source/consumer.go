@@ -88,7 +88,8 @@ type Consumer struct {
 
 	closing  atomic.Bool
 	closed   chan struct{} // closed after Close
-	perQueue atomic.Int64
+	perQueue atomic.Int64  // what each queue may hold whatever the others do
+	queued   atomic.Int64  // in all queues
 
 	mu       sync.Mutex
 	cursors  map[TopicPartition]*Cursor
@@ -207,7 +208,12 @@ func (c *Consumer) Buffered() int64 {
 	return n
 }
 
-func (c *Consumer) cursorLimit() int64 { return c.sizes.queue(c.perQueue.Load()) }
+// cursorLimit is what a queue may hold: its share, or what is left of the part of all queues. So one that alone has a
+// backlog is not held to the share of one among hundreds, and as more of them fill each comes down to its own.
+func (c *Consumer) cursorLimit() int64 {
+	left := min(c.sizes.queue(c.cfg.Budget/2)-c.queued.Load(), c.sizes.queue(maxQueue))
+	return max(left, c.sizes.queue(c.perQueue.Load()))
+}
 
 // poll hands fetched records to cursors and runs commands between two polls, so that a command never meets records
 // of the time before it.

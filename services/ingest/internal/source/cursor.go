@@ -101,7 +101,7 @@ func (k *Cursor) Take() (*Fetch, error) {
 	f := k.queue[0]
 	k.queue[0] = nil
 	k.queue = k.queue[1:]
-	k.queued -= f.Bytes
+	k.count(-f.Bytes)
 	if !k.hold && k.queued <= k.c.cursorLimit()/2 {
 		k.resume()
 	}
@@ -131,6 +131,12 @@ func (k *Cursor) Seek(ctx context.Context, id ident.UUID, offset int64, epoch in
 // Halt stops reading until the next Seek and throws away what was fetched.
 func (k *Cursor) Halt(ctx context.Context) error { return k.c.command(ctx, k.remove) }
 
+// count notes bytes that came into the queue or left it; k.mu is held.
+func (k *Cursor) count(bytes int64) {
+	k.queued += bytes
+	k.c.queued.Add(bytes)
+}
+
 // remove takes the partition off the fetch client; only the polling goroutine may call it. The client would remember
 // for ever that the partition is paused, and the cursor that is handed out next for it knows nothing of that.
 func (k *Cursor) remove() {
@@ -144,7 +150,8 @@ func (k *Cursor) remove() {
 	for _, f := range k.queue {
 		f.Release()
 	}
-	k.queue, k.queued, k.err = nil, 0, nil
+	k.count(-k.queued)
+	k.queue, k.err = nil, nil
 }
 
 // Hold stops (or resumes) fetching by an operator's will; the position is kept.
@@ -207,7 +214,7 @@ func (k *Cursor) deliver(id ident.UUID, p *kgo.FetchPartition) {
 			k.c.sizes.waited(f.Bytes)
 		}
 		k.queue = append(k.queue, f)
-		k.queued += f.Bytes
+		k.count(f.Bytes)
 		k.limits.LeaderEpoch = p.Records[len(p.Records)-1].LeaderEpoch
 	}
 	if k.queued > k.c.cursorLimit() && !k.paused {
