@@ -57,7 +57,7 @@ func houseSettings() []setting[Config] {
 		{key: "discovery/committer", at: func(c *Config) any { return &c.Discovery.Committer }, doc: "Address at which others reach the committer: host:port, or the socket that it listens at."},
 		{key: "discovery/readstate", at: func(c *Config) any { return &c.Discovery.Readstate }, doc: "Address at which others reach readstate: host:port, or the socket that it listens at."},
 		{key: "limits/hot.bytes", at: func(c *Config) any { return &c.Limits.HotBytes }, doc: "Hot rows in memory, per buffer and per readstate process. At the bound ingest waits, then Kafka."},
-		{key: "limits/ingest.bytes", at: func(c *Config) any { return &c.Limits.IngestBytes }, doc: "Records fetched and not yet acknowledged, per ingest process. At the bound partitions are paused."},
+		{key: "limits/ingest.bytes", at: func(c *Config) any { return &c.Limits.IngestBytes }, doc: "Records fetched and not yet acknowledged, per ingest process; pipelines have equal shares. At the bound partitions are paused. A partition is read one batch ahead (128 KiB with its entry, more where batches are larger) however many there are: 1 MiB for each four of a pipeline is the least that holds."},
 		{key: "limits/committer.bytes", at: func(c *Config) any { return &c.Limits.CommitterBytes }, doc: "Open Parquet writers and held batches, per committer process. At the bound a commit is cut."},
 		{key: "limits/batch.bytes", at: func(c *Config) any { return &c.Limits.BatchBytes }, doc: "Target size of one append from ingest to the buffer."},
 		{key: "limits/record.max", at: func(c *Config) any { return &c.Limits.RecordMax }, doc: "Greatest Kafka record (key, value, headers); larger ones are quarantined. gRPC messages may be four times as large plus 1MiB."},

@@ -102,8 +102,8 @@ func New(ctx context.Context, cfg Config, d Deps) (*Service, error) {
 	return s, nil
 }
 
-// pipelineConfig shares the budget of ingest.bytes: half of a pipeline's share is for what was fetched, half for what
-// is on its way to the log.
+// pipelineConfig shares the budget of ingest.bytes: half of a pipeline's share is for what was fetched, a quarter for
+// entries that are being filled or wait for the log's credit, and a quarter for those on their way to it.
 func (s *Service) pipelineConfig(i int, schemas *registry.Client) (pipeline.Config, error) {
 	set := s.cfg.Settings
 	p := &set.Pipelines[i]
@@ -126,7 +126,7 @@ func (s *Service) pipelineConfig(i int, schemas *registry.Client) (pipeline.Conf
 			switched.OnInvalid = policy
 			return set.Revision(&switched, decoder)
 		},
-		MessageMax: message, Window: share / 2,
+		MessageMax: message, Entries: share / 4, Window: share / 4,
 		Committer: func(ctx context.Context, table string) (grpc.ClientConnInterface, error) {
 			conn, _, err := s.conns.owner(ctx, table, discovery.Committer)
 			return conn, err

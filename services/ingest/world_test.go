@@ -83,6 +83,7 @@ type world struct {
 	refuseNext  bufferv1.AppendOutcome
 	away        bool // the table log takes no streams
 	mute        bool // streams are not told of new schemas
+	silent      bool // entries are not answered, nor kept
 	knocks      int  // streams that were turned away
 	looks       int  // for offsets without records, of hideFrom
 }
@@ -397,6 +398,9 @@ func (w *world) take(f *wire.AppendFrame, out chan *bufferv1.AppendResponse) {
 				w.progress[p.Partition.Number] = p
 			}
 		}
+		return
+	}
+	if w.silent {
 		return
 	}
 	e := f.Entry

@@ -57,7 +57,7 @@ func stateOf() obs.Def {
 }
 
 func fetchBuffer() obs.Def {
-	return gauge("icestream_ingest_fetch_buffer_bytes", "Bytes fetched and not yet decoded.", "pipeline")
+	return gauge("icestream_ingest_fetch_buffer_bytes", "Memory of records that were fetched and that no worker is done with.", "pipeline")
 }
 
 func inFlight() obs.Def {

@@ -43,7 +43,8 @@ type Config struct {
 	Source     source.Config
 	Codec      Codec
 	Key        Codec // of keys that become a column; nil for none
-	BatchBytes int64
+	BatchBytes int64 // of an entry, at the most
+	Entries    int64 // bytes of entries that are not sent yet, of all partitions together
 	RecordMax  int64
 	MessageMax int64 // largest message on any hop
 	Window     int64 // bytes sent and not yet acknowledged, all tables together
@@ -352,6 +353,16 @@ func (p *Pipeline) Status() []PartitionStatus {
 		return source.TopicPartition{Topic: a.Topic, Number: a.Number}.Compare(source.TopicPartition{Topic: b.Topic, Number: b.Number})
 	})
 	return out
+}
+
+// leastEntry is what a partition may gather at the least, however many there are.
+const leastEntry = 64 << 10
+
+// entryBytes is what a partition may gather before it sends: all of them wait with what they have while the log is away.
+func (p *Pipeline) entryBytes() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return min(p.c.BatchBytes, max(p.c.Entries/int64(max(len(p.workers), 1)), leastEntry))
 }
 
 // partition is the identity of a topic partition in the table's state.

@@ -55,7 +55,7 @@ func (s *session) run(ctx context.Context) error {
 	c := &s.w.p.c
 	s.bounds = s.lane.Bounds
 	s.policy = s.w.p.policy.Load()
-	s.b = batch.New(batch.Options{Partition: s.part, Revision: s.policy.with(s.pins), MaxBytes: c.BatchBytes, MaxRows: maxRows, MaxMessage: c.MessageMax}, s.lane.Start)
+	s.b = batch.New(batch.Options{Partition: s.part, Revision: s.policy.with(s.pins), MaxBytes: s.w.p.entryBytes(), MaxRows: maxRows, MaxMessage: c.MessageMax}, s.lane.Start)
 	defer func() { s.b.Drop(s.b.First()) }()
 	epoch := s.lane.LeaderEpoch
 	if err := s.checkLoss(ctx, epoch); err != nil {

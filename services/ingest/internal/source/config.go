@@ -40,7 +40,7 @@ type Config struct {
 	SessionTimeout time.Duration
 	Topics         []string
 	Pattern        *regexp.Regexp // matches whole names; instead of Topics
-	// Budget bounds the bytes fetched and not yet taken by the workers.
+	// Budget bounds the memory of what was fetched and that no worker is done with: room.
 	Budget int64
 	// RecordMax is the largest record that must pass; larger ones must still be seen.
 	RecordMax int64
@@ -125,6 +125,8 @@ const (
 	maxFetch = 8 << 20 // of one response
 	maxPart  = 1 << 20 // of one partition in a response
 	maxQueue = 8 << 20 // of one partition
+
+	concurrentFetches = 4 // over all brokers
 )
 
 // maxWait is how long a broker may wait for records. A fetch that waits serves the partitions that were not full when it
@@ -132,7 +134,7 @@ const (
 // are quiet, passes at most what its queue holds in each such time: at half a second that was 700 records/s of small budgets.
 const maxWait = 100 * time.Millisecond
 
-// sizes are one response per broker of at most an eighth of the budget.
+// sizes are one response per broker of at most an eighth of the budget, before room narrows it.
 func (c *Config) sizes() *sizes {
 	perFetch := min(max(c.Budget/8, 256<<10), maxFetch)
 	return newSizes(perFetch, min(perFetch, maxPart))
@@ -151,7 +153,7 @@ func (c *Config) fetchOptions(s *sizes) []kgo.Opt {
 		kgo.FetchMaxPartitionBytes(perPartition),
 		kgo.WithHooks(s),
 		kgo.FetchMaxWait(maxWait),
-		kgo.MaxConcurrentFetches(4),
+		kgo.MaxConcurrentFetches(concurrentFetches),
 		kgo.WithPools(&recordPool{}),
 	}
 }

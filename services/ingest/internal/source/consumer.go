@@ -85,11 +85,13 @@ type Consumer struct {
 	seat  *seat // nil: none
 	probe bool  // looks once
 	sizes *sizes
+	room  room
 
-	closing  atomic.Bool
-	closed   chan struct{} // closed after Close
-	perQueue atomic.Int64  // what each queue may hold whatever the others do
-	queued   atomic.Int64  // in all queues
+	closing atomic.Bool
+	closed  chan struct{} // closed after Close
+
+	polls  int64    // these belong to the polling goroutine
+	shared []shared // oldest first
 
 	mu       sync.Mutex
 	cursors  map[TopicPartition]*Cursor
@@ -124,12 +126,13 @@ func New(cfg Config, h Handler) (*Consumer, error) {
 		}
 		c.whole = whole
 	}
-	c.perQueue.Store(min(cfg.Budget/4, maxQueue))
+	c.room.size = cfg.Budget
 	common, err := cfg.common()
 	if err != nil {
 		return nil, err
 	}
 	c.sizes = cfg.sizes()
+	c.fit()
 	if c.fetch, err = kgo.NewClient(append(cfg.fetchOptions(c.sizes), common...)...); err != nil {
 		return nil, fmt.Errorf("making the Kafka client that fetches: %w", err)
 	}
@@ -197,22 +200,14 @@ func (c *Consumer) close(ctx context.Context) error {
 	return nil
 }
 
-// Buffered is the number of bytes fetched and not yet taken.
+// Buffered is the memory of records that were fetched and that no worker is done with.
 func (c *Consumer) Buffered() int64 {
-	n := c.fetch.BufferedFetchBytes()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, k := range c.cursors {
-		n += k.Queued()
-	}
-	return n
+	return c.fetch.BufferedFetchBytes() + c.fetch.BufferedFetchRecords()*recordOverhead + c.room.held.Load()
 }
 
-// cursorLimit is what a queue may hold: its share, or what is left of the part of all queues. So one that alone has a
-// backlog is not held to the share of one among hundreds, and as more of them fill each comes down to its own.
-func (c *Consumer) cursorLimit() int64 {
-	left := min(c.sizes.queue(c.cfg.Budget/2)-c.queued.Load(), c.sizes.queue(maxQueue))
-	return max(left, c.sizes.queue(c.perQueue.Load()))
+// queueLimits are the bounds of a queue: its own, and what the others leave of the budget.
+func (c *Consumer) queueLimits() (own, free int64) {
+	return c.sizes.queue(min(c.cfg.Budget/4, maxQueue)), c.room.free(c.sizes)
 }
 
 // poll hands fetched records to cursors and runs commands between two polls, so that a command never meets records
@@ -227,26 +222,44 @@ func (c *Consumer) poll(ctx context.Context) {
 		}
 		fetches := c.fetch.PollFetches(pctx)
 		cancel()
-		fetches.EachTopic(func(t kgo.FetchTopic) {
-			for i := range t.Partitions {
-				c.deliver(t, &t.Partitions[i])
-			}
-		})
+		c.unshare()
+		for _, f := range fetches {
+			c.deliver(f)
+		}
+		c.fit()
 	}
 }
 
-func (c *Consumer) deliver(t kgo.FetchTopic, p *kgo.FetchPartition) {
-	if p.Partition < 0 { // an error of the client itself, such as the end of the poll's context
-		return
-	}
+// fit tells brokers how much may come.
+func (c *Consumer) fit() {
 	c.mu.Lock()
-	k := c.cursors[TopicPartition{t.Topic, p.Partition}]
+	n := len(c.cursors)
 	c.mu.Unlock()
-	if k == nil {
-		recycle(p.Records)
-		return
+	c.sizes.fit(c.room.fetches(c.sizes, n))
+}
+
+// deliver hands out one response.
+func (c *Consumer) deliver(response kgo.Fetch) {
+	first := len(c.shared)
+	for _, t := range response.Topics {
+		for i := range t.Partitions {
+			p := &t.Partitions[i]
+			if p.Partition < 0 { // an error of the client itself, such as the end of the poll's context
+				continue
+			}
+			c.mu.Lock()
+			k := c.cursors[TopicPartition{t.Topic, p.Partition}]
+			c.mu.Unlock()
+			if k == nil {
+				recycle(p.Records)
+				continue
+			}
+			if f := k.deliver(t.TopicID, p); f != nil && !f.compressed {
+				c.shared = append(c.shared, shared{k: k, f: f, poll: c.polls})
+			}
+		}
 	}
-	k.deliver(t.TopicID, p)
+	c.share(first)
 }
 
 // takeCommands returns the waiting commands; a later one calls wake.
@@ -337,8 +350,8 @@ func (g groupHandler) assigned(_ context.Context, cl *kgo.Client, m map[string][
 			list = append(list, k)
 		}
 	}
-	c.share()
 	c.mu.Unlock()
+	c.fit()
 	c.h.Trouble(nil)
 	if len(list) > 0 {
 		c.h.Assigned(list)
@@ -375,15 +388,8 @@ func (c *Consumer) release(ctx context.Context, m map[string][]int32, lost bool)
 		if c.cursors[k.TopicPartition] == k {
 			delete(c.cursors, k.TopicPartition)
 		}
-		c.share()
 		c.mu.Unlock()
 	}
-}
-
-// share divides half of the budget among the queues; the other half is for fetches on their way. c.mu is held.
-func (c *Consumer) share() {
-	n := int64(max(len(c.cursors), 1))
-	c.perQueue.Store(min(max(c.cfg.Budget/2/n, 128<<10), maxQueue))
 }
 
 // Position is what is committed to the group: the next offset, and the leader epoch of the record before it.

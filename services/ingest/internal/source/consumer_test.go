@@ -92,7 +92,7 @@ func config(c *kfake.Cluster, topics ...string) Config {
 
 func join(t *testing.T, cfg Config) *member {
 	t.Helper()
-	m := &member{t: t, assigned: make(chan *Cursor, 100), revoked: make(chan *Cursor, 100)}
+	m := &member{t: t, assigned: make(chan *Cursor, 1000), revoked: make(chan *Cursor, 1000)}
 	c, err := New(cfg, m)
 	require.NoError(t, err)
 	m.c = c
@@ -391,7 +391,7 @@ func TestFullQueueIsPausedAndGoesOn(t *testing.T) { // G7
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := fullCursor(t, config(cluster(t, kfake.SeedTopics(1, "t")), "t"), r)
-			require.Less(t, k.Queued(), int64(2<<20))
+			require.Less(t, k.c.Buffered(), int64(2<<20))
 			require.Len(t, read(t, k, 100), 100)
 		})
 	}

@@ -17,8 +17,12 @@ import (
 type Fetch struct {
 	Bytes int64
 
-	raw []*kgo.Record
-	one batch.Record // what Records shows
+	raw    []*kgo.Record
+	one    batch.Record // what Records shows
+	of     *Cursor
+	queued bool // not taken yet, guarded by Cursor.mu
+
+	compressed bool // records have the memory of their batches, not of the whole response
 }
 
 // Len is the number of records.
@@ -42,6 +46,11 @@ func (f *Fetch) LastTime() int64 { return f.raw[len(f.raw)-1].Timestamp.UnixMill
 
 // Release gives the memory of the records back to the client.
 func (f *Fetch) Release() {
+	f.drop()
+	f.of.gaveBack(f.Bytes)
+}
+
+func (f *Fetch) drop() {
 	recycle(f.raw)
 	f.raw, f.one = nil, batch.Record{}
 }
@@ -62,6 +71,7 @@ type Cursor struct {
 	mu     sync.Mutex
 	queue  []*Fetch
 	queued int64
+	taken  int64 // and not released
 	paused bool
 	hold   bool // paused by an operator
 	hungry bool // the worker has nothing left
@@ -82,11 +92,25 @@ func (k *Cursor) Limits() Limits {
 // Ready has a token when Take may have something.
 func (k *Cursor) Ready() <-chan struct{} { return k.ready }
 
-// Queued is the number of bytes fetched and not taken yet.
-func (k *Cursor) Queued() int64 {
+// full reports whether nothing more shall be fetched; k.mu is held, as in mayResume.
+func (k *Cursor) full() bool {
+	own, free := k.c.queueLimits()
+	return k.queued > own || k.queued+k.taken > free
+}
+
+func (k *Cursor) mayResume() {
+	if own, free := k.c.queueLimits(); k.paused && !k.hold && k.queued <= own/2 && k.queued+k.taken <= free/2 {
+		k.resume()
+	}
+}
+
+// gaveBack notes that the worker is done with so many bytes.
+func (k *Cursor) gaveBack(n int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.queued
+	k.taken -= n
+	k.c.room.held.Add(-n)
+	k.mayResume()
 }
 
 // Take returns the next run of records; both results are nil when there is none yet. After an error nothing more
@@ -101,10 +125,8 @@ func (k *Cursor) Take() (*Fetch, error) {
 	f := k.queue[0]
 	k.queue[0] = nil
 	k.queue = k.queue[1:]
-	k.count(-f.Bytes)
-	if !k.hold && k.queued <= k.c.cursorLimit()/2 {
-		k.resume()
-	}
+	k.queued, k.taken, f.queued = k.queued-f.Bytes, k.taken+f.Bytes, false
+	k.mayResume()
 	return f, nil
 }
 
@@ -131,12 +153,6 @@ func (k *Cursor) Seek(ctx context.Context, id ident.UUID, offset int64, epoch in
 // Halt stops reading until the next Seek and throws away what was fetched.
 func (k *Cursor) Halt(ctx context.Context) error { return k.c.command(ctx, k.remove) }
 
-// count notes bytes that came into the queue or left it; k.mu is held.
-func (k *Cursor) count(bytes int64) {
-	k.queued += bytes
-	k.c.queued.Add(bytes)
-}
-
 // remove takes the partition off the fetch client; only the polling goroutine may call it. The client would remember
 // for ever that the partition is paused, and the cursor that is handed out next for it knows nothing of that.
 func (k *Cursor) remove() {
@@ -148,10 +164,11 @@ func (k *Cursor) remove() {
 	}
 	k.resume()
 	for _, f := range k.queue {
-		f.Release()
+		f.queued = false
+		f.drop()
 	}
-	k.count(-k.queued)
-	k.queue, k.err = nil, nil
+	k.c.room.held.Add(-k.queued)
+	k.queue, k.queued, k.err = nil, 0, nil
 }
 
 // Hold stops (or resumes) fetching by an operator's will; the position is kept.
@@ -186,15 +203,16 @@ func (k *Cursor) resume() {
 
 func (k *Cursor) tps() map[string][]int32 { return map[string][]int32{k.Topic: {k.Number}} }
 
-// deliver queues what a poll returned of the topic with that id, zero where the brokers do not say.
-func (k *Cursor) deliver(id ident.UUID, p *kgo.FetchPartition) {
+// deliver queues what a poll returned of the topic with that id, zero where the brokers do not say. The result is nil
+// where nothing was queued.
+func (k *Cursor) deliver(id ident.UUID, p *kgo.FetchPartition) (f *Fetch) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	// Sought away or revoked meanwhile, or behind an error: after it found that the log was replaced, the client goes on
 	// by itself at another offset, and its records may look as if they continued those in the queue.
 	if !k.active || k.err != nil {
 		recycle(p.Records)
-		return
+		return nil
 	}
 	switch {
 	case !id.IsZero() && !k.id.IsZero() && id != k.id:
@@ -208,22 +226,24 @@ func (k *Cursor) deliver(id ident.UUID, p *kgo.FetchPartition) {
 		k.limits.LogStart, k.limits.StableEnd = max(k.limits.LogStart, p.LogStartOffset), max(k.limits.StableEnd, p.LastStableOffset)
 	}
 	if len(p.Records) > 0 {
-		f := &Fetch{raw: p.Records, Bytes: memoryOf(p.Records)}
+		f = &Fetch{raw: p.Records, Bytes: memoryOf(p.Records), of: k, queued: true, compressed: compressed(p.Records)}
 		if k.hungry {
 			k.hungry = false
 			k.c.sizes.waited(f.Bytes)
 		}
 		k.queue = append(k.queue, f)
-		k.count(f.Bytes)
+		k.queued += f.Bytes
+		k.c.room.held.Add(f.Bytes)
 		k.limits.LeaderEpoch = p.Records[len(p.Records)-1].LeaderEpoch
 	}
-	if k.queued > k.c.cursorLimit() && !k.paused {
+	if !k.paused && k.full() {
 		k.c.sizes.filled()
 		k.pause()
 	}
 	if len(k.queue) > 0 || k.err != nil {
 		k.signal()
 	}
+	return f
 }
 
 // broken ends reading behind what is queued; what the client would fetch now is thrown away. k.mu is held.

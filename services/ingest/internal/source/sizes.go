@@ -1,6 +1,7 @@
 package source
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -21,7 +22,10 @@ type sizes struct {
 	mu         sync.Mutex
 	compressed float64 // decaying sums
 	plain      float64
+	records    float64
 	ratio      float64                            // that is applied
+	response   int64                              // in memory, at the most
+	partition  int64                              // of it
 	score      int                                // of workers that waited, less full queues
 	set        func(maxBytes, maxPartition int32) // nil before the client is made
 
@@ -31,6 +35,12 @@ type sizes struct {
 const (
 	// leastFetch is never undercut: a broker returns whole batches anyway.
 	leastFetch = 64 << 10
+	// leastPart is a batch of most producers, and leastMemory what it becomes where it is not compressed much. A broker
+	// returns a larger one where it is the first of its response, and the client has another partition first each time.
+	leastPart   = 16 << 10
+	leastMemory = 64 << 10
+	// startWeight is what a byte of a response becomes in memory, before one has come.
+	startWeight = 16
 	// mostHalvings is where sizes begin: a quarter.
 	mostHalvings = 2
 	// convinced is the score from which on sizes change: some seconds of a broker that is far away, more than the start
@@ -40,14 +50,29 @@ const (
 )
 
 func newSizes(perFetch, perPartition int64) *sizes {
-	s := &sizes{perFetch: perFetch, perPartition: perPartition, ratio: 1}
+	s := &sizes{perFetch: perFetch, perPartition: perPartition, ratio: 1, response: math.MaxInt64, partition: math.MaxInt64}
 	s.halvings.Store(mostHalvings)
 	return s
 }
 
-// now is what is asked of brokers.
+// now is what is asked of brokers; s.mu is held once there is a client.
 func (s *sizes) now() (maxBytes, maxPartition int32) {
-	return s.scaled(s.perFetch), s.scaled(s.perPartition)
+	weight := float64(startWeight)
+	if s.compressed > 0 {
+		weight = max((s.plain+s.records*recordOverhead)/s.compressed, 1)
+	}
+	within := func(memory, least int64) int32 {
+		return clampInt32(max(int64(float64(max(memory, least*leastMemory/leastPart))/weight), leastPart/16))
+	}
+	return min(s.scaled(s.perFetch), within(s.response, leastFetch)), min(s.scaled(s.perPartition), within(s.partition, leastPart))
+}
+
+// fit bounds what a response and each partition in it may become in memory, until the next call.
+func (s *sizes) fit(response, partition int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.response, s.partition = response, partition
+	s.apply()
 }
 
 func (s *sizes) scaled(n int64) int32 {
@@ -101,6 +126,7 @@ func (s *sizes) OnFetchBatchRead(_ kgo.BrokerMetadata, _ string, _ int32, m kgo.
 	const decay = 0.95
 	s.compressed = s.compressed*decay + float64(m.CompressedBytes)
 	s.plain = s.plain*decay + float64(m.UncompressedBytes)
+	s.records = s.records*decay + float64(m.NumRecords)
 	if s.compressed <= 0 {
 		return
 	}
