@@ -75,6 +75,7 @@ type Cursor struct {
 	paused bool
 	hold   bool // paused by an operator
 	hungry bool // the worker has nothing left
+	filled bool // the queue was full since the worker had nothing
 	err    error
 	ready  chan struct{} // has a token when there is something to take
 	limits Limits
@@ -228,8 +229,8 @@ func (k *Cursor) deliver(id ident.UUID, p *kgo.FetchPartition) (f *Fetch) {
 	if len(p.Records) > 0 {
 		f = &Fetch{raw: p.Records, Bytes: memoryOf(p.Records), of: k, queued: true, compressed: compressed(p.Records)}
 		if k.hungry {
-			k.hungry = false
-			k.c.sizes.waited(f.Bytes)
+			k.c.sizes.waited(f.Bytes, k.filled)
+			k.hungry, k.filled = false, false
 		}
 		k.queue = append(k.queue, f)
 		k.queued += f.Bytes
@@ -238,6 +239,7 @@ func (k *Cursor) deliver(id ident.UUID, p *kgo.FetchPartition) (f *Fetch) {
 	}
 	if !k.paused && k.full() {
 		k.c.sizes.filled()
+		k.filled = true
 		k.pause()
 	}
 	if len(k.queue) > 0 || k.err != nil {

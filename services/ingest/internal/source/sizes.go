@@ -83,13 +83,17 @@ func (s *sizes) scaled(n int64) int32 {
 // until a fetch that began without it is answered (maxWait).
 func (s *sizes) queue(bound int64) int64 { return max(bound>>min(s.halvings.Load(), 1), leastFetch) }
 
-// waited notes that a worker had nothing left when so many bytes of its partition came.
-func (s *sizes) waited(bytes int64) {
+// waited notes that a worker had nothing left when so many bytes of its partition came. Where its queue was full before,
+// that was no sign of plenty: it was too short for the time until more came.
+func (s *sizes) waited(bytes int64, wasFull bool) {
 	if bytes < s.perPartition>>s.halvings.Load() { // there was no more
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if wasFull {
+		s.score += fullQueue
+	}
 	if s.score++; s.score >= convinced {
 		s.change(-1)
 	}
