@@ -33,7 +33,7 @@ func (p *Process) FollowLoad() {
 
 // load is what follow needs to know and to do.
 type load struct {
-	cpu   func() time.Duration // used by the process since its start
+	cpu   func() (used time.Duration, ok bool) // by the process since its start; not ok: not known now
 	take  func(n int)
 	limit func() int // takes all that the process may have, and returns how many that is
 }
@@ -44,23 +44,29 @@ func (l load) follow(ctx context.Context) error {
 	defer tick.Stop()
 	defer l.limit()
 	p := newProcessors(l.limit())
-	taken, then, used, asked := p.limit, time.Now(), l.cpu(), time.Now()
+	taken, then, asked := p.limit, time.Now(), time.Now()
+	used, known := l.cpu()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		now, cpu := time.Now(), l.cpu()
+		now := time.Now()
+		cpu, ok := l.cpu()
 		if now.Sub(asked) >= limitEvery {
 			p.limit = l.limit()
 			taken, asked = p.limit, now
 		}
-		if n := p.next(float64(cpu-used) / float64(now.Sub(then))); n != taken {
+		busy := float64(p.limit) // who cannot see what it uses has all
+		if known && ok {
+			busy = float64(cpu-used) / float64(now.Sub(then))
+		}
+		if n := p.next(busy); n != taken {
 			l.take(n)
 			taken = n
 		}
-		then, used = now, cpu
+		then, used, known = now, cpu, ok
 	}
 }
 
@@ -92,10 +98,10 @@ func (p *processors) next(busy float64) int {
 }
 
 // cpuTime is what the process has used, in user and system mode.
-func cpuTime() time.Duration {
+func cpuTime() (used time.Duration, ok bool) {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
-		return 0
+		return 0, false
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), true
 }

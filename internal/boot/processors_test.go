@@ -17,6 +17,8 @@ type machine struct {
 	limit int
 	taken int
 	used  time.Duration
+	blind bool // the process cannot tell what it uses
+	calls int  // of take
 }
 
 // pass lets the process be busy for a while; it cannot use more than it has taken.
@@ -34,14 +36,15 @@ func withMachine(t *testing.T, limit int, check func(m *machine)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{limit: limit}
-		l := load{cpu: func() time.Duration {
+		l := load{cpu: func() (time.Duration, bool) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			return m.used
+			return m.used, !m.blind
 		}, take: func(n int) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.taken = n
+			m.calls++
 		}, limit: func() int {
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -106,5 +109,51 @@ func TestTheLimitOfAContainerMayChange(t *testing.T) {
 		m.limit = 1
 		m.pass(int(limitEvery / loadEvery))
 		require.Equal(t, 1, m.taken)
+	})
+}
+
+func TestAProcessThatCannotTellWhatItUsesTakesAll(t *testing.T) {
+	withMachine(t, 8, func(m *machine) {
+		m.pass(2 * loadKeep)
+		require.Equal(t, 1, m.taken)
+		m.blind = true
+		m.pass(1)
+		require.Equal(t, 8, m.taken)
+		m.pass(2 * loadKeep)
+		require.Equal(t, 8, m.taken)
+		m.blind = false
+		m.pass(loadKeep + 1) // the first look behind it has nothing to compare with
+		require.Equal(t, 1, m.taken)
+	})
+}
+
+// Each look at most doubles what is taken, and a call stops the world.
+func TestAMachineWithManyProcessors(t *testing.T) {
+	withMachine(t, 64, func(m *machine) {
+		m.pass(loadKeep)
+		require.Equal(t, 1, m.taken)
+		m.busy = 64
+		m.pass(7) // 1, 3, 7, 15, 31, 63, 64
+		require.Equal(t, 64, m.taken)
+		m.busy, m.calls = 20.3, 0
+		m.pass(loadKeep)
+		require.Equal(t, 41, m.taken)
+		require.LessOrEqual(t, m.calls, 2)
+		m.calls = 0
+		for range 100 { // a load that swings within the time that processors are kept
+			m.busy = 0
+			m.pass(loadKeep / 2)
+			m.busy = 20.3
+			m.pass(loadKeep / 2)
+		}
+		require.LessOrEqual(t, m.calls, 1+int(100*loadKeep*loadEvery/limitEvery), "one for each time that the limit is asked for")
+		for range 100 { // one that swings slower
+			m.busy = 0
+			m.pass(2 * loadKeep)
+			m.busy = 20.3
+			m.pass(2 * loadKeep)
+		}
+		require.LessOrEqual(t, m.calls, 100*7, "seven in eight seconds at the worst")
+		t.Log(m.calls)
 	})
 }
