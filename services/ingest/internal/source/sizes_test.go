@@ -51,20 +51,20 @@ func TestMoreIsFetchedAheadWhereWorkersWaitAndLessWhereQueuesAreFull(t *testing.
 	require.Equal(t, [2]int32{4 << 20, 1 << 20}, got, "a quarter, no less")
 	require.EqualValues(t, 4<<20, s.queue(8<<20), "half: what a partition alone with a backlog passes in one wait")
 	for range 4 * convinced {
-		s.waited(1<<20 - 1, false)
+		s.waited(1<<20-1, false)
 	}
 	require.Equal(t, [2]int32{4 << 20, 1 << 20}, got, "a partition that has no more records is no reason")
 	for range convinced {
-		s.waited(1 << 20, false)
+		s.waited(1<<20, false)
 	}
 	require.Equal(t, [2]int32{8 << 20, 2 << 20}, got)
 	for range 4 * convinced {
-		s.waited(4 << 20, false)
+		s.waited(4<<20, false)
 		s.filled()
 	}
 	require.Equal(t, [2]int32{4 << 20, 1 << 20}, got, "where some wait and as many are full, the queue decides")
 	for range 4 * convinced {
-		s.waited(4 << 20, false)
+		s.waited(4<<20, false)
 	}
 	require.Equal(t, [2]int32{16 << 20, 4 << 20}, got)
 	require.EqualValues(t, 8<<20, s.queue(8<<20))
