@@ -143,7 +143,7 @@ func (t *Table) ReadQuarantine(ctx context.Context, f QuarantineFilter, light bo
 		}
 	}
 	ctx = t.lake.storage(ctx)
-	plan := tbl.Scan(table.WithRowFilter(f.expression()))
+	plan := tbl.Scan(table.WithRowFilter(f.expression()), table.WithMaxConcurrency(manifestsAtOnce))
 	defer func() { _ = plan.Close() }() // it holds nothing that could fail to be given back
 	tasks, err := plan.PlanFiles(ctx)
 	if err != nil {

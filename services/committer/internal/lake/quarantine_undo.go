@@ -78,7 +78,7 @@ func (t *Table) markedWith(ctx context.Context, commits []string) ([]table.FileS
 	for _, id := range commits {
 		which = iceberg.NewOr(which, iceberg.EqualTo(iceberg.Reference(replayedColumn), id))
 	}
-	plan := tbl.Scan(table.WithRowFilter(which))
+	plan := tbl.Scan(table.WithRowFilter(which), table.WithMaxConcurrency(manifestsAtOnce))
 	defer func() { _ = plan.Close() }() // it holds nothing that could fail to be given back
 	tasks, err := plan.PlanFiles(ctx)
 	if err != nil {
