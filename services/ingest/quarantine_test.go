@@ -99,9 +99,9 @@ func TestAPolicyIsSwitchedWhilePartitionsRun(t *testing.T) {
 
 	_, err = admin.SetPolicy(t.Context(), &adminv1.SetPolicyRequest{Pipeline: "p", Policy: "ignore"})
 	require.ErrorIs(t, wire.FromStatus(err), fault.Of(fault.InvalidArgument))
-	_, err = admin.SetPolicy(t.Context(), &adminv1.SetPolicyRequest{Pipeline: "q", Policy: "skip"})
+	_, err = admin.SetPolicy(t.Context(), &adminv1.SetPolicyRequest{Pipeline: "p1", Policy: "skip"})
 	require.ErrorIs(t, wire.FromStatus(err), fault.Of(fault.NotFound))
-	require.ErrorContains(t, err, `there is no pipeline "q" here, there is p; did you mean p?`)
+	require.ErrorContains(t, err, `there is no pipeline "p1" here, there is p; did you mean p?`)
 }
 
 // Issue 4 point 9: too many bad records stop their partition, nothing past it is
