@@ -174,7 +174,7 @@ func TestATableOfAnotherToolKeepsItsTypesWhileSchemasChange(t *testing.T) {
 	r := w.planVisits()
 	require.Equal(t, run.Violated, r.Code())
 	require.EqualValues(t, 2, r.Samples[1].Waiting)
-	w.said(discovery.Ingest, "ingest/pipeline/visits", "column who is uuid in the table and string in the source", "icestream schema accept")
+	w.said(discovery.Ingest, "ingest/pipeline/visits", "column who (field 4) is uuid in the table and string in the source", "icestream schema accept")
 	w.send(cl, 0, visit(v1, "a2", 8, ""))
 	w.eventually(func() error {
 		rows, err := w.visits("units")
