@@ -131,6 +131,7 @@ func TestEveryFormatBecomesRows(t *testing.T) {
 		var cold, both []string
 		require.NoError(t, w.catalog.Scan(t.Context(), strings.Split(table, "."), lines(&cold)))
 		require.Equal(t, rows, cold, "files of %s", table)
+		w.replicated(table)
 		require.NoError(t, union(t.Context(), w.dial(discovery.Readstate), table, nil, lines(&both)))
 		require.Equal(t, rows, both, "union of %s", table)
 		w.audit(table)
