@@ -48,6 +48,37 @@ func (c *copyOf) Event(ev event.Event) error {
 
 func (c *copyOf) Notice(follow.Notice) {}
 
+// Rows that are hot are in memory whoever follows: a follower that has not taken them is
+// left alone, because an image would bring them again.
+func TestAFollowerIsNotCutOffForRowsThatAreHot(t *testing.T) {
+	b := start(t, file.NewMem(), "limits.hot.bytes", "48MiB")
+	b.serve(orders)
+	r := &copyOf{view: readview.New(), stall: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- follow.Run(ctx, follow.Options{Conn: b.conn, Table: orders, Role: replica, Name: "r"}, r)
+	}()
+	require.Eventually(t, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.images == 1
+	}, 20*time.Second, time.Millisecond)
+	s := b.sender(orders)
+	for i := range int64(60) { // 30 MiB, of which a quarter of the budget are 12
+		s.accept(entry(t, p0, i*10, i*10+10, 50_000))
+	}
+	close(r.stall)
+	require.Eventually(t, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.view.Visible()[p0] == 600
+	}, 20*time.Second, 5*time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.Equal(t, 1, r.images)
+}
+
 // G3, G4: a replica that was cut off in between has the buffer's position, and
 // the buffer's tokens mean the same rows there.
 func TestAReplicaConvergesWithTheBufferEvenAfterItWasCutOff(t *testing.T) {

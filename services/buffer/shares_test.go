@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	bufferv1 "github.com/icestream/icestream/gen/go/icestream/buffer/v1"
+	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
 	"github.com/icestream/icestream/internal/file"
 	"github.com/icestream/icestream/internal/ident"
 )
@@ -78,15 +79,51 @@ func TestOnePartitionLeavesRoomForOthers(t *testing.T) {
 	require.InDelta(t, 16, held, 1)
 	s.accept(entry(t, p1, 1, 2, 10))
 	other.accept(entry(t, p0, 0, 1, 10))
-	r = s.put(entry(t, p1, 2, 3, 10))
-	require.Equal(t, waits, r.GetOutcome())
-	require.Contains(t, r.GetText(), "table shop.orders holds")
-	other.accept(entry(t, p0, 1, 2, 10))
+	require.Equal(t, waits, s.put(entry(t, p0, held, held+1, 10)).GetOutcome(), "the partition is put off")
+	s.send(entry(t, p1, 2, 3, 10)) // the table is full: this one waits in line
+	for o := range int64(3) {
+		other.accept(entry(t, p0, o+1, o+2, 10))
+	}
+	read, err := b.read.BeginRead(b.ctx(), &readstatev1.BeginReadRequest{Table: orders})
+	require.NoError(t, err)
+	require.Equal(t, held+2, read.GetHot().GetRows(), "it is not taken in yet")
 	lsn := firstLSN
 	lsn.Next += ident.LSN(held + 2)
 	require.NoError(t, b.report(state(3, 1, ident.Vector{p0: held, p1: 2}, lsn)))
+	require.Equal(t, bufferv1.AppendOutcome_APPEND_OUTCOME_ACCEPTED, s.result().GetOutcome())
 	s.accept(entry(t, p0, held, held+1, 10))
-	s.accept(entry(t, p1, 2, 3, 10))
+}
+
+// G7: who sends within the credit of a table is never put off for the sake of other
+// tables, however much waits: its entries would cross the wire for nothing.
+func TestCreditLeavesRoomForOtherTables(t *testing.T) {
+	b := start(t, file.NewMem(), small...)
+	b.serve(orders)
+	b.serve("shop.clicks")
+	s, other := b.sender(orders), b.sender("shop.clicks")
+	other.accept(entry(t, p0, 0, 1, 10))
+	credit, taken, next := s.welcome.GetCredit(), int64(0), int64(0)
+	for {
+		e := entry(t, p0, next, next+1, 20<<10)
+		if credit < e.Bytes() {
+			break
+		}
+		s.send(e)
+		credit, taken, next = credit-e.Bytes(), taken+e.Bytes(), next+1
+		s.until(func(m *bufferv1.AppendResponse) bool {
+			credit += m.GetCredit().GetBytes()
+			if r := m.GetResult(); r != nil {
+				require.Equal(t, bufferv1.AppendOutcome_APPEND_OUTCOME_ACCEPTED, r.GetOutcome(), r.GetText())
+			}
+			return m.GetResult() != nil
+		})
+	}
+	require.Less(t, taken, int64(1<<20)*3/4+20<<10+1<<10, "one entry more at the most: it was under way")
+	require.Greater(t, taken, int64(1<<20)/2, "most of it is this table's")
+	lsn := firstLSN
+	lsn.Next += ident.LSN(next)
+	require.NoError(t, b.report(state(3, 1, ident.Vector{p0: next, p1: 0}, lsn)))
+	s.until(func(m *bufferv1.AppendResponse) bool { return m.GetCredit().GetBytes() > 0 })
 }
 
 // A restarted buffer gets back all that its journal remembers, however much that is.

@@ -94,7 +94,7 @@ func (a *appender) open(ingest string) (served <-chan struct{}, err error) {
 		return nil, l.notReady()
 	}
 	var first int64
-	a.credit, first = l.h.budget.open(l.h.opt.Window, func(n int64) {
+	a.credit, first = l.h.budget.open(l.h.opt.Window, l.room, func(n int64) {
 		a.push(&bufferv1.AppendResponse{Message: &bufferv1.AppendResponse_Credit{Credit: &bufferv1.Credit{Bytes: n}}})
 	})
 	// Credit given before the welcome is queued would be sent ahead of it: the
@@ -231,7 +231,7 @@ func (a *appender) take(e *event.Append) error {
 func (a *appender) decide(ctx context.Context) {
 	defer close(a.decided)
 	for e := range a.entries {
-		if a.l.h.budget.admit(ctx, e.Bytes()) != nil {
+		if a.inLine(ctx, e) != nil {
 			return
 		}
 		a.one(e)
@@ -240,6 +240,21 @@ func (a *appender) decide(ctx context.Context) {
 		a.mu.Unlock()
 	}
 	a.answers.Wait()
+}
+
+// inLine waits until an entry has room in its table and in the budget, which it then uses.
+func (a *appender) inLine(ctx context.Context, e *event.Append) error {
+	for {
+		changed := a.l.full(e)
+		if changed == nil {
+			return a.l.h.budget.admit(ctx, e.Bytes())
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // one validates an entry, asks the machine, and answers when its turn comes. The
@@ -276,7 +291,7 @@ func (a *appender) one(e *event.Append) {
 		return
 	}
 	l.under += n
-	l.counted += n
+	l.counted.Add(n)
 	l.submitAppend(v.Step, n, func(err error) {
 		if err != nil {
 			a.answers.Done() // void: the stream is being closed, ingest asks again

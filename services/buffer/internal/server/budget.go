@@ -21,7 +21,8 @@ type budget struct {
 // credit is the account of one append stream.
 type credit struct {
 	window  int64
-	balance int64 // bytes the sender may still send; negative after a message without credit
+	room    func() int64 // bytes that its table may still take; must not block
+	balance int64        // bytes the sender may still send; negative after a message without credit
 	give    func(bytes int64)
 }
 
@@ -39,14 +40,15 @@ func (b *budget) read() (used, granted int64) {
 	return b.used, b.granted
 }
 
-// open adds a stream and returns its first credit. give is called later with
-// more, under the budget's lock: it must only queue.
-func (b *budget) open(window int64, give func(int64)) (*credit, int64) {
+// open adds a stream and returns its first credit, which like all later credit stays
+// within the room of its table. give is called later with more, under the budget's
+// lock: it must only queue.
+func (b *budget) open(window int64, room func() int64, give func(int64)) (*credit, int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c := &credit{window: window, give: give}
+	c := &credit{window: window, room: room, give: give}
 	b.lines[c] = struct{}{}
-	first := max(0, min(b.share(c), b.limit-b.used-b.granted))
+	first := max(0, min(b.share(c), b.limit-b.used-b.granted, room()))
 	c.balance = first
 	b.granted += first
 	return c, first
@@ -124,7 +126,7 @@ func (b *budget) spread() {
 		}
 		share := b.share(c)
 		// A debt is forgiven with the next grant: what made it is accounted for.
-		n := min(share, max(0, c.balance)+free) - c.balance
+		n := min(share, max(0, c.balance)+free, c.room()) - c.balance
 		if n <= 0 || n < min(smallGrant, share/4) {
 			continue
 		}

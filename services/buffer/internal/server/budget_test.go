@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -16,7 +17,7 @@ type sent struct {
 
 func (b *budget) join(window int64) *sent {
 	s := &sent{}
-	s.c, s.left = b.open(window, func(n int64) { s.left += n })
+	s.c, s.left = b.open(window, func() int64 { return math.MaxInt64 }, func(n int64) { s.left += n })
 	return s
 }
 
@@ -93,6 +94,29 @@ func TestAMessageWithoutCreditWaitsForRoomAndAHugeOnePassesAlone(t *testing.T) {
 	cancel()
 	require.NoError(t, b.admit(t.Context(), 1000))
 	require.ErrorIs(t, b.admit(ctx, 1), context.Canceled)
+}
+
+// G7: credit stays within what the table of a stream may still take, and comes back with it.
+func TestCreditStaysWithinTheRoomOfItsTable(t *testing.T) {
+	b, room := newBudget(100<<20), int64(10<<20)
+	s := &sent{}
+	s.c, s.left = b.open(8<<20, func() int64 { return room }, func(n int64) { s.left += n })
+	take := func(n int64) {
+		s.left -= n
+		room -= n
+		b.spend(s.c, n)
+		require.NoError(t, b.admit(t.Context(), n))
+	}
+	require.EqualValues(t, 8<<20, s.left)
+	take(6 << 20)
+	require.EqualValues(t, 4<<20, s.left, "what the table may still take")
+	take(4 << 20)
+	require.Zero(t, s.left)
+	other := b.join(8 << 20)
+	require.EqualValues(t, 8<<20, other.left, "others have theirs")
+	room = 20 << 20
+	b.change(-10 << 20)
+	require.EqualValues(t, 8<<20, s.left)
 }
 
 func TestManyIdleStreamsLeaveRoomForRows(t *testing.T) {

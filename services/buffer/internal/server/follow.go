@@ -38,8 +38,12 @@ type follower struct {
 	cut     chan struct{} // closed when the follower is too slow
 }
 
-// maxBurst bounds the events collected at once, so that other notices get in between.
-const maxBurst = 32
+// What is collected at once is bounded, so that other notices get in between, and that
+// the lag says what is not taken: bytes that are being sent are not in it.
+const (
+	maxBurst   = 32
+	burstBytes = 4 << 20
+)
 
 // Follow serves one follower: an image or the events since the one it knows,
 // then events as they become durable.
@@ -141,7 +145,7 @@ func (f *follower) collect(due bool) []wire.FollowFrame {
 		out = append(out, f.attach()...)
 	}
 	if f.at != nil {
-		for range maxBurst {
+		for from := f.at; len(out) < maxBurst && f.at.total-from.total < burstBytes; {
 			if f.at.next == nil {
 				f.catching = false
 				break
@@ -229,15 +233,14 @@ func (f *follower) lag(feed *feed) int64 {
 	return feed.lag(f.at)
 }
 
-// checkLag cuts a follower off that is too slow. While it catches up after an
-// image it may lag by the whole budget: a tighter bound would send it image
-// after image.
-func (f *follower) checkLag(feed *feed) {
-	limit := f.l.h.opt.MaxLag
-	if f.catching {
-		limit = max(limit, f.l.h.opt.HotBytes)
+// checkLag cuts a follower off for whom too much is kept: of what it has not taken,
+// the newest bytes are hot, and in memory whoever follows. An image would bring these
+// again, to a follower that is behind as it is. While it catches up after one it may
+// lag by the whole budget: a tighter bound would send it image after image.
+func (f *follower) checkLag(feed *feed, hot int64) {
+	lag := f.lag(feed)
+	if f.catching && lag <= f.l.h.opt.HotBytes || lag-hot <= f.l.h.opt.MaxLag {
+		return
 	}
-	if f.lag(feed) > limit {
-		f.cutOnce.Do(func() { close(f.cut) })
-	}
+	f.cutOnce.Do(func() { close(f.cut) })
 }

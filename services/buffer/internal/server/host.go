@@ -40,7 +40,7 @@ type Options struct {
 	Nonce     func() uint64 // random
 	HotBytes  int64         // budget of hot rows over all tables
 	Window    int64         // credit of one append stream; 0: 8 MiB (some five messages under way), at most a quarter of HotBytes
-	MaxLag    int64         // bytes a follower may lag before it is cut off; 0: a quarter of HotBytes, at least 8 MiB
+	MaxLag    int64         // bytes that are kept for a follower alone before it is cut off; 0: a quarter of HotBytes, at least 8 MiB
 	MaxQueue  int64         // bytes one append stream may send beyond its credit; 0: 129 MiB (one message)
 	Heartbeat time.Duration // of quiet follower streams; 0: 5 s
 	PinLife   time.Duration // how long a pin counts after its last report; 0: 15 min

@@ -41,7 +41,7 @@ func followersDef() obs.Def {
 }
 
 func lagBytes() obs.Def {
-	return obs.Def{Name: "icestream_buffer_follower_lag_bytes", Help: "Bytes of events that the slowest follower has not taken; beyond a quarter of the hot budget it is cut off.", Kind: obs.KindGauge, Labels: []string{"table"}}
+	return obs.Def{Name: "icestream_buffer_follower_lag_bytes", Help: "Bytes of events that the slowest follower has not taken. It is cut off when those of them that are no longer hot pass a quarter of the hot budget.", Kind: obs.KindGauge, Labels: []string{"table"}}
 }
 
 func epochWanted() obs.Def {
@@ -105,7 +105,7 @@ func (m meter) watchLog(l *tableLog) {
 		}, l.name)
 	}
 	gauge(hotRows(), func() int64 { return l.m.View().Rows() })
-	gauge(hotBytes(), func() int64 { return l.counted })
+	gauge(hotBytes(), l.counted.Load)
 	gauge(followersDef(), func() int64 { return int64(len(l.followers)) })
 	gauge(outstandingDef(), func() int64 { return int64(len(l.m.Outstanding())) })
 	gauge(epochWanted(), func() int64 {

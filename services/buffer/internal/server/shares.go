@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/icestream/icestream/internal/event"
 	"github.com/icestream/icestream/internal/ident"
@@ -79,21 +80,42 @@ func (l *tableLog) weighed(e *event.Append) {
 // to. Rows that the journal remembers are never put off; mu is held.
 func (l *tableLog) putOff(e *event.Append) string {
 	limit := l.h.opt.HotBytes
-	behind, held, all := l.h.behind.Load(), l.shares.bytes[e.Partition], l.counted
+	behind, held := l.h.behind.Load(), l.shares.bytes[e.Partition]
 	var why string
 	switch {
 	case l.shares.behind[e.Partition] && behind*100 >= limit*behindPart:
 		why = fmt.Sprintf("commits of table %s pass this partition by, and such partitions hold %d of %d hot bytes: "+
 			"the status of the table at its committer says why it is held", l.name, behind, limit)
-	case held*100 >= limit*onePart && (l.h.used.Load() > 1 || l.neighbours(e.Partition)):
+	case held*100 >= limit*onePart && l.neighbours(e.Partition):
 		why = fmt.Sprintf("this partition holds %d of %d hot bytes: the rest is kept for others until a commit takes its rows", held, limit)
-	case all*100 >= limit*onePart && l.h.used.Load() > 1:
-		why = fmt.Sprintf("table %s holds %d of %d hot bytes: the rest is kept for other tables until it commits", l.name, all, limit)
 	}
 	if why == "" || !l.m.Fresh(e) {
 		return ""
 	}
 	return why
+}
+
+// most is what the log may hold: all, while no other table ever had records.
+func (l *tableLog) most() int64 {
+	if l.h.used.Load() > 1 {
+		return l.h.opt.HotBytes * onePart / 100
+	}
+	return math.MaxInt64
+}
+
+// room is what the log may still take; senders get no credit beyond it.
+func (l *tableLog) room() int64 { return max(0, l.most()-l.counted.Load()) }
+
+// full returns what is closed at the next change, while an entry has to wait in line
+// because the log may take nothing more; nil when it has not to. Were it refused, ingest
+// would have to read its partition again.
+func (l *tableLog) full(e *event.Append) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.room() > 0 || l.m.State() != table.Serving || !l.m.Fresh(e) || l.putOff(e) != "" {
+		return nil
+	}
+	return l.changed
 }
 
 // neighbours reports whether other partitions of the table ever had records.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/icestream/icestream/internal/event"
@@ -21,6 +22,8 @@ type tableLog struct {
 	name   string
 	health *obs.Component
 
+	counted atomic.Int64 // what this log counts in the budget, apart from appends being validated; written under mu
+
 	mu        sync.Mutex
 	m         *table.Machine
 	feed      *feed
@@ -31,7 +34,6 @@ type tableLog struct {
 	progress  map[ident.Partition]readapi.Progress
 	pins      map[string]pin
 	under     int64 // bytes of appends accepted and not durable yet
-	counted   int64 // what this log counts in the budget, apart from appends being validated
 	shares    shares
 	parsed    map[string]*schema.Schema
 }
@@ -159,8 +161,9 @@ func (l *tableLog) publish(evs []event.Event) {
 	}
 	l.feed.trim(l.h.feedKeep())
 	l.account()
+	hot := l.m.View().Bytes()
 	for f := range l.followers {
-		f.checkLag(l.feed)
+		f.checkLag(l.feed, hot)
 	}
 }
 
@@ -173,8 +176,7 @@ func (l *tableLog) tellAppenders(f func(*appender)) {
 // account brings the budget up to what the log holds; mu is held.
 func (l *tableLog) account() {
 	now := l.under + l.m.View().Bytes()
-	l.h.budget.change(now - l.counted)
-	l.counted = now
+	l.h.budget.change(now - l.counted.Swap(now))
 }
 
 // schemaOf returns the parsed schema with that fingerprint.
