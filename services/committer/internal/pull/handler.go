@@ -111,7 +111,11 @@ func (h *handler) take(e *event.Append) error {
 	p.mu.Lock()
 	alone := len(p.queue) == 0
 	p.mu.Unlock()
+	if !p.ahead.take(h.stop, size, alone) {
+		return errEnding
+	}
 	if !p.o.Budget.take(h.stop, size, alone) {
+		p.ahead.give(size)
 		return errEnding
 	}
 	taken := false
@@ -120,9 +124,15 @@ func (h *handler) take(e *event.Append) error {
 		return err
 	})
 	if !taken {
-		p.o.Budget.give(size)
+		p.give(size)
 	}
 	return err
+}
+
+// give gives the room of an entry back.
+func (p *Puller) give(size int64) {
+	p.ahead.give(size)
+	p.o.Budget.give(size)
 }
 
 // enqueue queues what is new of an entry, and reports whether there was any.

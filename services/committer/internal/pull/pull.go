@@ -42,6 +42,10 @@ type Owner interface {
 	Unreadable(err error)
 }
 
+// readAhead is what the stream of a table may bring before it is written. More buys nothing:
+// the buffer holds these rows anyway, and hands them on faster than files are made of them.
+const readAhead = 4 << 20
+
 // Options of a Puller. Follow, Files and Budget are required.
 type Options struct {
 	Table string
@@ -63,6 +67,8 @@ type Puller struct {
 
 	more  chan struct{} // cap 1: something is queued
 	seals chan sealing
+
+	ahead *Budget // this table's share of Options.Budget
 
 	mu        sync.Mutex
 	following bool
@@ -103,7 +109,7 @@ func New(o Options) *Puller {
 		o.Hot = new(atomic.Int64)
 	}
 	p := &Puller{
-		o: o, log: o.Log.With("table", o.Table), more: make(chan struct{}, 1), seals: make(chan sealing),
+		o: o, log: o.Log.With("table", o.Table), more: make(chan struct{}, 1), seals: make(chan sealing), ahead: NewBudget(readAhead),
 		restarted: make(chan struct{}), schemas: map[string]*schema.Schema{},
 		progress: map[ident.Partition]event.Progress{}, moved: map[ident.Partition]bool{},
 		troubles: map[ident.Partition]*trouble{},
@@ -199,7 +205,7 @@ func (p *Puller) restartLocked() {
 func (p *Puller) dropLocked() {
 	p.gen++
 	for _, e := range p.queue {
-		p.o.Budget.give(e.append.Bytes())
+		p.give(e.append.Bytes())
 	}
 	p.queue = nil
 	p.o.Hot.Add(-p.hot)

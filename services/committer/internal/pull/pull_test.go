@@ -468,10 +468,20 @@ func TestAFailedWriteIsReadAgainFromTheLog(t *testing.T) {
 
 // G7: a slow store makes the stream wait, and one entry always passes.
 func TestAFullBudgetHoldsTheStream(t *testing.T) {
+	for name, own := range map[string]bool{"that of all tables": false, "what one table may read ahead": true} {
+		t.Run(name, func(t *testing.T) { testAFullBudgetHoldsTheStream(t, own) })
+	}
+}
+
+func testAFullBudgetHoldsTheStream(t *testing.T, own bool) {
 	synctest.Test(t, func(t *testing.T) {
 		s := tableOf()
 		first := entryOf(t, s, part(0), 0, 9, 0)
-		r := newRig(t, first.Bytes()+10)
+		most := first.Bytes() + 10
+		r := newRig(t, most)
+		if own {
+			*r.budget, *r.p.ahead = *NewBudget(0), *NewBudget(most)
+		}
 		r.p.Rebase(at(1, 0), true)
 		h := <-r.streams
 		require.NoError(t, r.image(h, at(1, 0), s))
@@ -492,6 +502,7 @@ func TestAFullBudgetHoldsTheStream(t *testing.T) {
 		require.NoError(t, <-third)
 		synctest.Wait()
 		require.Zero(t, r.budget.Used())
+		require.Zero(t, r.p.ahead.Used())
 		b := r.seal()
 		require.Equal(t, ident.Range{First: 0, Next: 27}, b.Parts[part(0)].Range)
 		b.Release()
