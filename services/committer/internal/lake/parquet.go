@@ -32,7 +32,7 @@ import (
 // are closer together judge dictionaries too early, which costs up to a sixth.
 const (
 	rowGroupBytes = 32 << 20
-	pageBytes     = 96 << 10
+	pageBytes     = 64 << 10
 	sliceRows     = 16 << 10
 	zstdLevel     = 1
 )

@@ -53,7 +53,8 @@ func (c *zstdCodec) EncodeLevel(dst, src []byte, level int) []byte {
 	case e = <-c.idle:
 	default:
 		e, _ = zstd.NewWriter(nil, // fails for options out of range alone
-			zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(zstdLevel)), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(zstdWindow),
+			zstd.WithWindowSize(zstdWindow), // before the level, which else makes blocks of 64 KiB: most pages were two
+			zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(zstdLevel)), zstd.WithEncoderConcurrency(1),
 			zstd.WithLowerEncoderMem(true), zstd.WithZeroFrames(true), zstd.WithEncoderCRC(false), zstd.WithAllLitEntropyCompression(true))
 	}
 	out := e.EncodeAll(src, dst[:0])
