@@ -27,7 +27,7 @@ LIBS=${RIVAL_HOME:-$HOME/.cache/icestream-rival}
 CONNECT=http://127.0.0.1:$((BASE + 83))
 REGISTRY=http://127.0.0.1:$((BASE + 85))
 RESULTS=$RUN/results.jsonl
-SERVICES="bufferd committerd readstated ingestd" # on sockets, being on one host; the ports of their health are BASE+21 to BASE+24
+OURS=$RUN/ours # journal, sockets and logs of our services; the ports of their health are BASE+21 to BASE+24
 
 python() { PYTHONPATH=$RUN/gen:$here:$peers "$peers/python" "$@"; }
 
@@ -62,7 +62,7 @@ prepare() { # converter, descriptors, Python classes, our binaries
     python -m grpc_tools.protoc -I "$here/proto" --include_imports --descriptor_set_out="$RUN/desc/$i.desc" \
       --python_out="$RUN/gen" "$here/proto/$f.proto"
   done
-  for s in $SERVICES; do packages+=("./services/${s%d}/cmd/$s"); done
+  for s in bufferd committerd readstated ingestd; do packages+=("./services/${s%d}/cmd/$s"); done
   (cd "$root" && CGO_ENABLED=0 "${GO:-go}" build -o "$RUN/bin/" "${packages[@]}") || die "the build failed"
 }
 
@@ -104,19 +104,12 @@ drain_connect() { # SHAPE ROWS ROUND
   curl -fsS -m 60 -X DELETE "$CONNECT/connectors/$name"
 }
 
-# The counterpart of the sink's connector, which is created on a worker that is up, is ingestd: the others are up and ready
-# before it starts, and what they used until then is not counted, as the worker's start is not.
-drain_icestream() { # SHAPE ROWS ROUND
-  local name=ours_$1_$3 s i=0 message=bench.Event dir at pids=()
-  [ "$1" = events ] || message=bench.Order
-  dir=$RUN/$name
-  at=unix://$dir
-  for s in $SERVICES; do
-    i=$((i + 1))
-    mkdir -p "$dir/$s"
-    cat >"$dir/$s/icestream.yaml" <<EOF
+# The configuration of our services, which know the pipelines that are named (SHAPE_ROUND).
+config() { # SERVICE PIPELINE...
+  local at=unix://$OURS p message
+  cat <<EOF
 deployment: rival
-node: { data_dir: "$dir", metrics: "127.0.0.1:$((BASE + 20 + i))" }
+node: { data_dir: "$OURS", metrics: "127.0.0.1:$(port_of "$1")" }
 services: { buffer: {listen: "$at/b.sock"}, committer: {listen: "$at/c.sock"}, readstate: {listen: "$at/r.sock"}, ingest: {listen: "$at/i.sock"} }
 discovery: { buffer: "$at/b.sock", committer: "$at/c.sock", readstate: "$at/r.sock", ingest: "$at/i.sock" }
 limits: { hot.bytes: 64MiB }
@@ -125,24 +118,51 @@ registry: { url: "$REGISTRY" }
 catalog: { type: rest, uri: "$CATALOG_URI", warehouse: "$CATALOG_WAREHOUSE" }
 defaults: { commit: { interval: 10s } }
 pipelines:
-  - { name: ${name//_/-}, topics: [$1], table: rival.$name, message: $message }
 EOF
-    port_free $((BASE + 20 + i))
-    start "$dir/$s.pid" "$dir/$s.log" "$RUN/bin/$s" -config "$dir/$s/icestream.yaml"
-    if [ "$s" = ingestd ]; then
-      pids+=("$s=$(pid_of "$dir/$s.pid"),0")
-    else
-      wait_for 60 "$dir/$s.pid" "$dir/$s.log" curl -fsS -m 5 "http://127.0.0.1:$((BASE + 20 + i))/readyz"
-      pids+=("$s=$(pid_of "$dir/$s.pid")")
-    fi
+  for p in "${@:2}"; do
+    case $p in events*) message=bench.Event ;; *) message=bench.Order ;; esac
+    echo "  - { name: ours-${p//_/-}, topics: [${p%_*}], table: rival.ours_$p, message: $message }"
   done
-  watch "icestream/$1" "rival.$name" "$2" "${pids[@]}"
-  for s in ingestd committerd readstated bufferd; do stop "$dir/$s.pid" TERM 60; done
+}
+
+port_of() { # SERVICE: of its health
+  case $1 in bufferd) echo $((BASE + 21)) ;; committerd) echo $((BASE + 22)) ;; readstated) echo $((BASE + 23)) ;; ingestd) echo $((BASE + 24)) ;; esac
+}
+
+launch() { # SERVICE PIPELINE...
+  mkdir -p "$OURS/$1"
+  config "$@" >"$OURS/$1/icestream.yaml"
+  port_free "$(port_of "$1")"
+  start "$OURS/$1.pid" "$OURS/$1.log" "$RUN/bin/$1" -config "$OURS/$1/icestream.yaml"
+}
+
+# Our buffer, committer and replica stay up from drain to drain, as the worker does.
+start_services() {
+  local s round all=()
+  for ((round = 1; round <= ROUNDS; round++)); do all+=("events_$round" "orders_$round"); done
+  for s in bufferd committerd readstated; do
+    launch "$s" "${all[@]}"
+    wait_for 60 "$OURS/$s.pid" "$OURS/$s.log" curl -fsS -m 5 "http://127.0.0.1:$(port_of "$s")/readyz"
+  done
+}
+
+# The counterpart of a connector, which is created on the worker for a drain and removed behind it, is ingestd.
+drain_icestream() { # SHAPE ROWS ROUND
+  local s pid pids=()
+  for s in bufferd committerd readstated; do
+    pid=$(pid_of "$OURS/$s.pid") || die "$s has ended, see $OURS/$s.log"
+    echo 5 >"/proc/$pid/clear_refs" 2>/dev/null || true # peak memory of this drain
+    pids+=("$s=$pid")
+  done
+  launch ingestd "$1_$3"
+  pids+=("ingestd=$(pid_of "$OURS/ingestd.pid"),0")
+  watch "icestream/$1" "rival.ours_$1_$3" "$2" "${pids[@]}"
+  stop "$OURS/ingestd.pid" TERM 60
 }
 
 end() { # a run that failed leaves its logs
-  local rc=$? f
-  for f in "$RUN"/ours_*/*.pid; do [ ! -f "$f" ] || stop "$f" TERM 20; done
+  local rc=$? s
+  for s in ingestd committerd readstated bufferd; do stop "$OURS/$s.pid" TERM 20; done
   stop "$RUN/connect.pid" KILL
   stop "$RUN/registry.pid" TERM 5
   "$peers/catalog" wipe || true
@@ -154,12 +174,13 @@ if ! command -v mvn >/dev/null || ! command -v javac >/dev/null || ! JAVA=$(find
 [ -x "${JAVA%java}javac" ] || without_java
 trap end EXIT
 mkdir -p "$RUN"
-rm -rf "$RUN"/ours_* # of a run that was kept: its journals are of tables that are gone
+rm -rf "$OURS" # of a run that was kept: its journal is of tables that are gone
 : >"$RESULTS"
 install
 prepare
 start_peers
 case $WHO in *connect*) start_worker ;; esac
+case $WHO in *icestream*) start_services ;; esac
 python "$here/produce.py" "$KAFKA_BOOTSTRAP" events "$EVENTS"
 python "$here/produce.py" "$KAFKA_BOOTSTRAP" orders "$ORDERS"
 for ((round = 1; round <= ROUNDS; round++)); do
