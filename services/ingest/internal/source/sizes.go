@@ -28,6 +28,7 @@ type sizes struct {
 	partition  int64                              // of it
 	score      int                                // of workers that waited, less full queues
 	set        func(maxBytes, maxPartition int32) // nil before the client is made
+	last       [2]int32                           // what set was given
 
 	halvings atomic.Int32 // of the most
 }
@@ -118,8 +119,13 @@ func (s *sizes) change(by int32) {
 }
 
 func (s *sizes) apply() {
-	if s.set != nil {
-		s.set(s.now())
+	if s.set == nil {
+		return
+	}
+	response, partition := s.now()
+	if now := [2]int32{response, partition}; now != s.last {
+		s.last = now
+		s.set(response, partition)
 	}
 }
 
