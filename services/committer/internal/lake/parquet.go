@@ -28,8 +28,9 @@ import (
 // the processor's cache from the first value to the last byte: a fifth less time
 // than pages of 1 MiB, for 2 to 3 % more bytes. Iceberg's Java writer ends its pages
 // at 20,000 values, which is about as much. The library looks at the size of a page
-// every 1,024 values, so pages of strings grow beyond what is asked for; looks that
-// are closer together judge dictionaries too early, which costs up to a sixth.
+// every 1,024 values, so pages of strings grow beyond what is asked for, those of up
+// to 128 bytes a value not beyond a block; looks that are closer together judge
+// dictionaries too early, which costs up to a sixth.
 const (
 	rowGroupBytes = 32 << 20
 	pageBytes     = 64 << 10

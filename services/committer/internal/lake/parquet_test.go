@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/apache/arrow-go/v18/parquet/file"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 )
 
@@ -85,6 +86,10 @@ func TestPagesAreCompressedByEncodersThatAreKept(t *testing.T) {
 					page[i] = byte(r.IntN(1 + n%7))
 				}
 				packed := codec.EncodeLevel(make([]byte, 0, 10), page, zstdLevel)
+				var head zstd.Header
+				if err := head.Decode(packed); err != nil || n > 0 && head.FirstBlock.Last != (n <= 128<<10) {
+					t.Errorf("page of %d bytes: %v, its first block is its last: %t", n, err, head.FirstBlock.Last)
+				}
 				got, err := compress.Decode(ours.library, make([]byte, n), packed)
 				if err != nil || !bytes.Equal(page, got) || n > 1000 && len(packed) >= n {
 					t.Errorf("page of %d bytes, packed %d, read %d: %v", n, len(packed), len(got), err)

@@ -148,10 +148,6 @@ func (t *Table) settleTry(ctx context.Context) {
 	m.base, m.intent, m.olds, m.news = 0, Intent{}, nil, nil
 }
 
-// manifestsAtOnce are read from the store, which is far away. The library takes one for each processor, and a process
-// that was quiet has one.
-const manifestsAtOnce = 8
-
 // within lists the files that may hold records that have no mark.
 func (t *Table) within(ctx context.Context, tbl *table.Table, offsets map[ident.Partition][]ident.Range) ([]table.FileScanTask, error) {
 	if tbl.CurrentSnapshot() == nil {
@@ -159,7 +155,7 @@ func (t *Table) within(ctx context.Context, tbl *table.Table, offsets map[ident.
 	}
 	low, high := span(offsets)
 	filter := iceberg.NewAnd(iceberg.GreaterThanEqual(iceberg.Reference("offset"), low), iceberg.LessThan(iceberg.Reference("offset"), high))
-	plan := tbl.Scan(table.WithRowFilter(filter), table.WithMaxConcurrency(manifestsAtOnce))
+	plan := tbl.Scan(table.WithRowFilter(filter), table.WithMaxConcurrency(icefile.ManifestsAtOnce))
 	defer func() { _ = plan.Close() }() // it holds nothing that could fail to be given back
 	tasks, err := plan.PlanFiles(ctx)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/icefile"
 	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/schema"
 )
@@ -143,7 +144,7 @@ func (t *Table) ReadQuarantine(ctx context.Context, f QuarantineFilter, light bo
 		}
 	}
 	ctx = t.lake.storage(ctx)
-	plan := tbl.Scan(table.WithRowFilter(f.expression()), table.WithMaxConcurrency(manifestsAtOnce))
+	plan := tbl.Scan(table.WithRowFilter(f.expression()), table.WithMaxConcurrency(icefile.ManifestsAtOnce))
 	defer func() { _ = plan.Close() }() // it holds nothing that could fail to be given back
 	tasks, err := plan.PlanFiles(ctx)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/icefile"
 	"github.com/icestream/icestream/internal/ident"
 )
 
@@ -78,7 +79,7 @@ func (t *Table) markedWith(ctx context.Context, commits []string) ([]table.FileS
 	for _, id := range commits {
 		which = iceberg.NewOr(which, iceberg.EqualTo(iceberg.Reference(replayedColumn), id))
 	}
-	plan := tbl.Scan(table.WithRowFilter(which), table.WithMaxConcurrency(manifestsAtOnce))
+	plan := tbl.Scan(table.WithRowFilter(which), table.WithMaxConcurrency(icefile.ManifestsAtOnce))
 	defer func() { _ = plan.Close() }() // it holds nothing that could fail to be given back
 	tasks, err := plan.PlanFiles(ctx)
 	if err != nil {

@@ -173,13 +173,9 @@ func leaves(f iceberg.NestedField) []int {
 	return out
 }
 
-// manifestsAtOnce are read from the store, which is far away. The library takes one for each processor, and a process
-// that was quiet has one.
-const manifestsAtOnce = 8
-
 // whole lists the files of the snapshot, with the deletes that apply to them.
 func whole(ctx context.Context, t *table.Table, s readapi.ColdScan, keep *bounds) ([]table.FileScanTask, error) {
-	scan := t.Scan(table.WithSnapshotID(s.Snapshot), table.WithRowFilter(keep.expression()), table.WithMaxConcurrency(manifestsAtOnce))
+	scan := t.Scan(table.WithSnapshotID(s.Snapshot), table.WithRowFilter(keep.expression()), table.WithMaxConcurrency(icefile.ManifestsAtOnce))
 	defer func() { _ = scan.Close() }() // see each
 	tasks, err := scan.PlanFiles(ctx)
 	for i := range tasks {
