@@ -173,10 +173,15 @@ func (l *tableLog) tellAppenders(f func(*appender)) {
 	}
 }
 
-// account brings the budget up to what the log holds; mu is held.
+// account brings the budget up to what the log holds, and wakes who waits for its
+// room; mu is held.
 func (l *tableLog) account() {
 	now := l.under + l.m.View().Bytes()
-	l.h.budget.change(now - l.counted.Swap(now))
+	more := now - l.counted.Swap(now)
+	l.h.budget.change(more)
+	if more < 0 {
+		l.touch()
+	}
 }
 
 // schemaOf returns the parsed schema with that fingerprint.
