@@ -36,6 +36,9 @@ func keepEncoders() bool {
 		return false // another release of the library: its own codec does the same, at more cost
 	}
 	compress.RegisterCodec(compress.Codecs.Zstd, &zstdCodec{library: theirs, idle: make(chan *zstd.Encoder, runtime.GOMAXPROCS(0))})
+	// All decoding of a process shares one decoder, which takes as many pages at once as the first to use it finds
+	// processors: that is asked while all are there.
+	theirs.Decode(nil, nil)
 	return true
 }
 
