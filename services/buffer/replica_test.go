@@ -48,17 +48,26 @@ func (c *copyOf) Event(ev event.Event) error {
 
 func (c *copyOf) Notice(follow.Notice) {}
 
+// stalledCopy follows the orders, and takes no event until its stall is closed.
+func (b *bed) stalledCopy() (r *copyOf, stop func()) {
+	r = &copyOf{view: readview.New(), stall: make(chan struct{})}
+	ctx, cancel := context.WithCancel(b.t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- follow.Run(ctx, follow.Options{Conn: b.conn, Table: orders, Role: replica, Name: "r"}, r)
+	}()
+	return r, func() {
+		cancel()
+		require.ErrorIs(b.t, <-ended, context.Canceled)
+	}
+}
+
 // Rows that are hot are in memory whoever follows: a follower that has not taken them is
 // left alone, because an image would bring them again.
 func TestAFollowerIsNotCutOffForRowsThatAreHot(t *testing.T) {
 	b := start(t, file.NewMem(), "limits.hot.bytes", "48MiB")
 	b.serve(orders)
-	r := &copyOf{view: readview.New(), stall: make(chan struct{})}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- follow.Run(ctx, follow.Options{Conn: b.conn, Table: orders, Role: replica, Name: "r"}, r)
-	}()
+	r, stop := b.stalledCopy()
 	require.Eventually(t, func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -74,8 +83,7 @@ func TestAFollowerIsNotCutOffForRowsThatAreHot(t *testing.T) {
 		defer r.mu.Unlock()
 		return r.view.Visible()[p0] == 600
 	}, 20*time.Second, 5*time.Millisecond)
-	cancel()
-	require.ErrorIs(t, <-ended, context.Canceled)
+	stop()
 	require.Equal(t, 1, r.images)
 }
 
@@ -84,12 +92,7 @@ func TestAFollowerIsNotCutOffForRowsThatAreHot(t *testing.T) {
 func TestAReplicaConvergesWithTheBufferEvenAfterItWasCutOff(t *testing.T) {
 	b := start(t, file.NewMem(), "limits.hot.bytes", "48MiB")
 	b.serve(orders)
-	r := &copyOf{view: readview.New(), stall: make(chan struct{})}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- follow.Run(ctx, follow.Options{Conn: b.conn, Table: orders, Role: replica, Name: "r"}, r)
-	}()
+	r, stop := b.stalledCopy()
 	s := b.sender(orders)
 	for i := range int64(60) {
 		s.accept(entry(t, p0, i*10, i*10+10, 50_000))
@@ -107,8 +110,7 @@ func TestAReplicaConvergesWithTheBufferEvenAfterItWasCutOff(t *testing.T) {
 	}, 20*time.Second, 5*time.Millisecond)
 	read, err := b.read.BeginRead(b.ctx(), &readstatev1.BeginReadRequest{Table: orders})
 	require.NoError(t, err)
-	cancel()
-	require.ErrorIs(t, <-ended, context.Canceled)
+	stop()
 	require.Greater(t, r.images, 1, "it must have been cut off")
 	tok, err := readview.ParseToken(read.GetToken())
 	require.NoError(t, err)
