@@ -229,7 +229,6 @@ func (a *appender) take(e *event.Append) error {
 
 // decide handles entries one after the other.
 func (a *appender) decide(ctx context.Context) {
-	defer close(a.decided)
 	for e := range a.entries {
 		if a.inLine(ctx, e) != nil {
 			return
@@ -240,6 +239,7 @@ func (a *appender) decide(ctx context.Context) {
 		a.mu.Unlock()
 	}
 	a.answers.Wait()
+	close(a.decided)
 }
 
 // inLine waits until an entry has room in its table and in the budget, which it then uses.

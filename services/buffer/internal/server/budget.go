@@ -68,6 +68,7 @@ func (b *budget) close(c *credit) {
 	defer b.mu.Unlock()
 	delete(b.lines, c)
 	b.granted -= max(0, c.balance)
+	c.balance = 0 // of what still arrives nothing is given back again
 	b.spread()
 }
 

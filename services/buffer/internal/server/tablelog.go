@@ -161,7 +161,7 @@ func (l *tableLog) publish(evs []event.Event) {
 	}
 	l.feed.trim(l.h.feedKeep())
 	l.account()
-	hot := l.m.View().Bytes()
+	hot := l.m.View().Bytes() - l.shares.sum // those that commits pass by are old, and taken long ago
 	for f := range l.followers {
 		f.checkLag(l.feed, hot)
 	}

@@ -20,11 +20,13 @@ func NewBudget(limit int64) *Budget {
 
 // take takes n bytes, waiting for room until stop is closed, and reports whether
 // it got them. What is alone (its table holds nothing) is always let in: an entry
-// greater than the whole budget must pass too.
-func (b *Budget) take(stop <-chan struct{}, n int64, alone bool) bool {
+// greater than the whole budget must pass too. alone is asked each time, not under the
+// budget's lock: what comes behind others is alone when these are written.
+func (b *Budget) take(stop <-chan struct{}, n int64, alone func() bool) bool {
 	for {
+		lone := alone()
 		b.mu.Lock()
-		if alone || b.limit <= 0 || b.used+n <= b.limit {
+		if lone || b.used == 0 || b.limit <= 0 || b.used+n <= b.limit {
 			b.used += n
 			b.mu.Unlock()
 			return true

@@ -108,9 +108,7 @@ func (p *Puller) epoch(c event.Commit) {
 func (h *handler) take(e *event.Append) error {
 	p := h.p
 	size := e.Bytes()
-	p.mu.Lock()
-	alone := len(p.queue) == 0
-	p.mu.Unlock()
+	alone := func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.queue) == 0 }
 	if !p.ahead.take(h.stop, size, alone) {
 		return errEnding
 	}
