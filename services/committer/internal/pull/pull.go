@@ -42,9 +42,9 @@ type Owner interface {
 	Unreadable(err error)
 }
 
-// readAhead is what the stream of a table may bring before it is written. More buys nothing:
-// the buffer holds these rows anyway, and hands them on faster than files are made of them.
-const readAhead = 4 << 20
+// readAhead is what the stream of a table may bring before it is written, so that one table does
+// not take the budget of all. It is no less, because the last commit takes what is here (G7).
+const readAhead = 256 << 20
 
 // Options of a Puller. Follow, Files and Budget are required.
 type Options struct {
