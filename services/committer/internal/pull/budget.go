@@ -26,7 +26,7 @@ func (b *Budget) take(stop <-chan struct{}, n int64, alone func() bool) bool {
 	for {
 		lone := alone()
 		b.mu.Lock()
-		if lone || b.used == 0 || b.limit <= 0 || b.used+n <= b.limit {
+		if lone || b.limit <= 0 || b.used+n <= b.limit {
 			b.used += n
 			b.mu.Unlock()
 			return true

@@ -105,7 +105,7 @@ var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c
 
 // done gives an entry's place in the budget back.
 func (f *filler) done() {
-	f.p.give(f.next.append.Bytes())
+	f.p.o.Budget.give(f.next.append.Bytes())
 	f.next = nil
 }
 

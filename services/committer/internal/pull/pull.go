@@ -42,10 +42,6 @@ type Owner interface {
 	Unreadable(err error)
 }
 
-// readAhead is what the stream of a table may bring before it is written, so that one table does
-// not take the budget of all. It is no less, because the last commit takes what is here (G7).
-const readAhead = 256 << 20
-
 // Options of a Puller. Follow, Files and Budget are required.
 type Options struct {
 	Table string
@@ -67,8 +63,6 @@ type Puller struct {
 
 	more  chan struct{} // cap 1: something is queued
 	seals chan sealing
-
-	ahead *Budget // this table's share of Options.Budget
 
 	mu        sync.Mutex
 	following bool
@@ -109,7 +103,7 @@ func New(o Options) *Puller {
 		o.Hot = new(atomic.Int64)
 	}
 	p := &Puller{
-		o: o, log: o.Log.With("table", o.Table), more: make(chan struct{}, 1), seals: make(chan sealing), ahead: NewBudget(readAhead),
+		o: o, log: o.Log.With("table", o.Table), more: make(chan struct{}, 1), seals: make(chan sealing),
 		restarted: make(chan struct{}), schemas: map[string]*schema.Schema{},
 		progress: map[ident.Partition]event.Progress{}, moved: map[ident.Partition]bool{},
 		troubles: map[ident.Partition]*trouble{},
@@ -205,7 +199,7 @@ func (p *Puller) restartLocked() {
 func (p *Puller) dropLocked() {
 	p.gen++
 	for _, e := range p.queue {
-		p.give(e.append.Bytes())
+		p.o.Budget.give(e.append.Bytes())
 	}
 	p.queue = nil
 	p.o.Hot.Add(-p.hot)

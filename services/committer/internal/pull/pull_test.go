@@ -468,20 +468,10 @@ func TestAFailedWriteIsReadAgainFromTheLog(t *testing.T) {
 
 // G7: a slow store makes the stream wait, and one entry always passes.
 func TestAFullBudgetHoldsTheStream(t *testing.T) {
-	for name, own := range map[string]bool{"that of all tables": false, "what one table may read ahead": true} {
-		t.Run(name, func(t *testing.T) { testAFullBudgetHoldsTheStream(t, own) })
-	}
-}
-
-func testAFullBudgetHoldsTheStream(t *testing.T, own bool) {
 	synctest.Test(t, func(t *testing.T) {
 		s := tableOf()
 		first := entryOf(t, s, part(0), 0, 9, 0)
-		most := first.Bytes() + 10
-		r := newRig(t, most)
-		if own {
-			*r.budget, *r.p.ahead = *NewBudget(0), *NewBudget(most)
-		}
+		r := newRig(t, first.Bytes()+10)
 		r.p.Rebase(at(1, 0), true)
 		h := <-r.streams
 		require.NoError(t, r.image(h, at(1, 0), s))
@@ -502,7 +492,6 @@ func testAFullBudgetHoldsTheStream(t *testing.T, own bool) {
 		require.NoError(t, <-third)
 		synctest.Wait()
 		require.Zero(t, r.budget.Used())
-		require.Zero(t, r.p.ahead.Used())
 		b := r.seal()
 		require.Equal(t, ident.Range{First: 0, Next: 27}, b.Parts[part(0)].Range)
 		b.Release()
@@ -513,36 +502,29 @@ func testAFullBudgetHoldsTheStream(t *testing.T, own bool) {
 
 // An entry that is greater than the budget passes when what came before it is written.
 func TestAGreatEntryBehindOthersPasses(t *testing.T) {
-	for name, own := range map[string]bool{"that of all tables": false, "what one table may read ahead": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := tableOf()
-				great := entryOf(t, s, part(0), 18, 400, 0)
-				r := newRig(t, great.Bytes()-1)
-				if own {
-					*r.budget, *r.p.ahead = *NewBudget(0), *NewBudget(great.Bytes() - 1)
-				}
-				r.p.Rebase(at(1, 0), true)
-				h := <-r.streams
-				require.NoError(t, r.image(h, at(1, 0), s))
-				r.files.block = make(chan struct{})
-				require.NoError(t, r.append(h, entryOf(t, s, part(0), 0, 9, 0)))
-				synctest.Wait() // it is being written
-				require.NoError(t, r.append(h, entryOf(t, s, part(0), 9, 18, 0)))
-				taken := make(chan error, 1)
-				go func() { taken <- h.Event(event.Event{Append: great}) }()
-				synctest.Wait()
-				close(r.files.block)
-				require.NoError(t, <-taken)
-				synctest.Wait()
-				b := r.seal()
-				require.Equal(t, ident.Range{First: 0, Next: 400}, b.Parts[part(0)].Range)
-				b.Release()
-				r.cancel()
-				<-r.done
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := tableOf()
+		great := entryOf(t, s, part(0), 18, 400, 0)
+		r := newRig(t, great.Bytes()-1)
+		r.p.Rebase(at(1, 0), true)
+		h := <-r.streams
+		require.NoError(t, r.image(h, at(1, 0), s))
+		r.files.block = make(chan struct{})
+		require.NoError(t, r.append(h, entryOf(t, s, part(0), 0, 9, 0)))
+		synctest.Wait() // it is being written
+		require.NoError(t, r.append(h, entryOf(t, s, part(0), 9, 18, 0)))
+		taken := make(chan error, 1)
+		go func() { taken <- r.append(h, great) }()
+		synctest.Wait()
+		close(r.files.block)
+		require.NoError(t, <-taken)
+		synctest.Wait()
+		b := r.seal()
+		require.Equal(t, ident.Range{First: 0, Next: 400}, b.Parts[part(0)].Range)
+		b.Release()
+		r.cancel()
+		<-r.done
+	})
 }
 
 // TestRandomStreams cuts, repeats and restarts streams at random: whatever comes,
