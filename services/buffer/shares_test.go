@@ -65,13 +65,19 @@ func TestAPartitionThatCommitsPassByWaitsAlone(t *testing.T) {
 	s.accept(entry(t, p0, held, held+1, 10)) // it moves again
 }
 
+// startTwo is a small buffer with a sender of each of two tables.
+func startTwo(t *testing.T) (b *bed, s, other *sender) {
+	t.Helper()
+	b = start(t, file.NewMem(), small...)
+	b.serve(orders)
+	b.serve("shop.clicks")
+	return b, b.sender(orders), b.sender("shop.clicks")
+}
+
 // G7: what one partition or one table holds leaves room for the others, whether
 // commits show that it is held or not.
 func TestOnePartitionLeavesRoomForOthers(t *testing.T) {
-	b := start(t, file.NewMem(), small...)
-	b.serve(orders)
-	b.serve("shop.clicks")
-	s, other := b.sender(orders), b.sender("shop.clicks")
+	b, s, other := startTwo(t)
 	s.accept(entry(t, p1, 0, 1, 10))
 	r, held := s.fill(p0, 0)
 	require.Equal(t, waits, r.GetOutcome())
@@ -97,10 +103,7 @@ func TestOnePartitionLeavesRoomForOthers(t *testing.T) {
 // G7: who sends within the credit of a table is never put off for the sake of other
 // tables, however much waits: its entries would cross the wire for nothing.
 func TestCreditLeavesRoomForOtherTables(t *testing.T) {
-	b := start(t, file.NewMem(), small...)
-	b.serve(orders)
-	b.serve("shop.clicks")
-	s, other := b.sender(orders), b.sender("shop.clicks")
+	b, s, other := startTwo(t)
 	other.accept(entry(t, p0, 0, 1, 10))
 	credit, taken, next := s.welcome.GetCredit(), int64(0), int64(0)
 	for {

@@ -27,6 +27,7 @@ LIBS=${RIVAL_HOME:-$HOME/.cache/icestream-rival}
 CONNECT=http://127.0.0.1:$((BASE + 83))
 REGISTRY=http://127.0.0.1:$((BASE + 85))
 RESULTS=$RUN/results.jsonl
+STAY="bufferd committerd readstated" # up from drain to drain; ingestd runs for one
 OURS=$RUN/ours # journal, sockets and logs of our services; the ports of their health are BASE+21 to BASE+24
 
 python() { PYTHONPATH=$RUN/gen:$here:$peers "$peers/python" "$@"; }
@@ -62,7 +63,7 @@ prepare() { # converter, descriptors, Python classes, our binaries
     python -m grpc_tools.protoc -I "$here/proto" --include_imports --descriptor_set_out="$RUN/desc/$i.desc" \
       --python_out="$RUN/gen" "$here/proto/$f.proto"
   done
-  for s in bufferd committerd readstated ingestd; do packages+=("./services/${s%d}/cmd/$s"); done
+  for s in $STAY ingestd; do packages+=("./services/${s%d}/cmd/$s"); done
   (cd "$root" && CGO_ENABLED=0 "${GO:-go}" build -o "$RUN/bin/" "${packages[@]}") || die "the build failed"
 }
 
@@ -140,7 +141,7 @@ launch() { # SERVICE PIPELINE...
 start_services() {
   local s round all=()
   for ((round = 1; round <= ROUNDS; round++)); do all+=("events_$round" "orders_$round"); done
-  for s in bufferd committerd readstated; do
+  for s in $STAY; do
     launch "$s" "${all[@]}"
     wait_for 60 "$OURS/$s.pid" "$OURS/$s.log" curl -fsS -m 5 "http://127.0.0.1:$(port_of "$s")/readyz"
   done
@@ -149,7 +150,7 @@ start_services() {
 # The counterpart of a connector, which is created on the worker for a drain and removed behind it, is ingestd.
 drain_icestream() { # SHAPE ROWS ROUND
   local s pid pids=()
-  for s in bufferd committerd readstated; do
+  for s in $STAY; do
     pid=$(pid_of "$OURS/$s.pid") || die "$s has ended, see $OURS/$s.log"
     echo 5 >"/proc/$pid/clear_refs" 2>/dev/null || true # peak memory of this drain
     pids+=("$s=$pid")

@@ -119,6 +119,16 @@ func TestCreditStaysWithinTheRoomOfItsTable(t *testing.T) {
 	require.EqualValues(t, 8<<20, s.left)
 }
 
+// A message may arrive when its stream has been closed: the credit it was sent on has been given back.
+func TestCreditOfAClosedStreamIsGivenBackOnce(t *testing.T) {
+	b := newBudget(100 << 20)
+	s, other := b.join(8<<20), b.join(8<<20)
+	b.close(s.c)
+	b.spend(s.c, 5<<20)
+	_, granted := b.read()
+	require.Equal(t, other.left, granted)
+}
+
 func TestManyIdleStreamsLeaveRoomForRows(t *testing.T) {
 	b := newBudget(64 << 20)
 	var streams []*sent
