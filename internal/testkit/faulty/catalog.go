@@ -6,6 +6,7 @@ package faulty
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -390,6 +391,36 @@ func Stale(n int) Fault {
 		}
 		old := list[len(list)-n]
 		copyTo(w, http.StatusOK, old.header, old.text)
+	}}
+}
+
+// Named answers a load with the name of the metadata and nothing that could be decoded.
+func Named() Fault {
+	return retold("named alone", `{"metadata-location":LOCATION,"metadata":"left out"}`)
+}
+
+// NamedLast answers a load with the metadata first and its name behind it.
+func NamedLast() Fault {
+	return retold("named last", `{"metadata":METADATA,"metadata-location":LOCATION}`)
+}
+
+// retold answers a load in another form, in which LOCATION and METADATA stand for what the catalog says.
+func retold(name, form string) Fault {
+	return Fault{name, func(c *Catalog, w http.ResponseWriter, r *request) {
+		var answer struct {
+			Location json.RawMessage `json:"metadata-location"`
+			Metadata json.RawMessage `json:"metadata"`
+		}
+		text, header, err := c.load(r.Request)
+		if err == nil {
+			err = json.Unmarshal(text, &answer)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		told := strings.NewReplacer("LOCATION", string(answer.Location), "METADATA", string(answer.Metadata)).Replace(form)
+		copyTo(w, http.StatusOK, header, []byte(told))
 	}}
 }
 

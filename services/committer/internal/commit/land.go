@@ -277,6 +277,7 @@ func (t *Table) reload(ctx context.Context) error {
 		return t.lastError
 	}
 	t.status.fine(atCatalog)
+	t.lastPoll = time.Now()
 	if err := t.judge(head); err != nil {
 		return err
 	}

@@ -33,6 +33,9 @@ func (l listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return res, err
 	}
+	if err := recognise(r, res); err != nil {
+		return nil, err
+	}
 	switch res.StatusCode {
 	case http.StatusUnprocessableEntity:
 		// Understood and not done, as 400 is; the library gives it no type.

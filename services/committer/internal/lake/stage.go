@@ -492,6 +492,9 @@ func (t *Table) refusedCopies(why error) {
 
 func (t *Table) send(ctx context.Context, st *Staged, removal, copies []table.Update) (table.Metadata, error) {
 	updates := slices.Concat(st.updates, removal, copies)
-	meta, _, err := t.cat.CommitTable(ctx, t.ident, st.requirements, updates)
+	meta, location, err := t.cat.CommitTable(ctx, t.ident, st.requirements, updates)
+	if err == nil {
+		t.answer(meta, location)
+	}
 	return meta, err
 }

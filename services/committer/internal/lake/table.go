@@ -54,12 +54,14 @@ type Table struct {
 	// it from its main table, since what tries and marks wait for outlives handles.
 	seen *seen
 
-	mu      sync.Mutex
-	tbl     *table.Table
-	head    Head
-	fs      iceio.IO
-	outbox  *Table                // the quarantine table, once it was needed
-	records map[ident.UUID]Intent // intent records that this process wrote
+	mu       sync.Mutex
+	tbl      *table.Table
+	head     Head
+	answered *table.Table // what the last commit was answered with, until the table is loaded
+	decoded  time.Time    // when an answer of the catalog was last read whole
+	fs       iceio.IO
+	outbox   *Table                // the quarantine table, once it was needed
+	records  map[ident.UUID]Intent // intent records that this process wrote
 }
 
 // Head is a table as it was when it was last loaded.
@@ -174,7 +176,7 @@ func (t *Table) Head() Head {
 func (t *Table) Reload(ctx context.Context) (Head, error) {
 	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), t.lake.cfg.Timeouts.Load)
 	defer cancel()
-	tbl, err := t.cat.LoadTable(ctx, t.ident)
+	tbl, err := t.load(ctx)
 	if err != nil {
 		return Head{}, t.lake.manners.hint(classify(err, "loading table %s", t.name))
 	}
@@ -199,7 +201,7 @@ func (t *Table) Reload(ctx context.Context) (Head, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.tbl, t.head = tbl, head
+	t.tbl, t.head, t.answered = tbl, head, nil
 	return head, nil
 }
 
