@@ -51,7 +51,7 @@ func (s *costSource) Load() cut.Load {
 	return cut.Load{Since: time.Now(), SinceRows: time.Now(), Rows: 1}
 }
 
-func (s *costSource) Seal(ctx context.Context, _ bool) (*Batch, error) {
+func (s *costSource) Seal(ctx context.Context, _ ident.Vector) (*Batch, error) {
 	if s.left == 0 || !s.on {
 		return nil, nil //nolint:nilnil // the contract of Seal
 	}
@@ -146,6 +146,8 @@ func (m *costMeter) Stepped(s Step, took time.Duration) {
 type costBuffer struct{ fakeBuffer }
 
 func (*costBuffer) ReportCommit(context.Context, event.Commit) error { return nil }
+
+func (*costBuffer) Visible(context.Context) (ident.Vector, error) { return nil, nil }
 
 // costTable is a table that a pipeline feeds, so many commits at a time.
 type costTable struct {

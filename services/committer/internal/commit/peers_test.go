@@ -28,6 +28,7 @@ type fakeBuffer struct {
 	refuseGrants bool
 	// refuses is the epoch that it does not take, whoever it is granted to.
 	refuses ident.LogEpoch
+	visible ident.Vector
 }
 
 func (b *fakeBuffer) say(word string) { b.lastWords = append(b.lastWords, word) }
@@ -53,6 +54,12 @@ func (b *fakeBuffer) PublishSchema(_ context.Context, _ ident.UUID, _ ident.Writ
 	b.say("schema")
 	b.schemas = append(b.schemas, s)
 	return nil
+}
+
+func (b *fakeBuffer) Visible(context.Context) (ident.Vector, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.visible, b.fail
 }
 
 func (b *fakeBuffer) GrantEpoch(_ context.Context, nonce uint64, c event.Commit) error {
@@ -122,7 +129,8 @@ type fakeSource struct {
 	hold bool
 	came time.Time
 	on   bool
-	hot  int64 // counts as hot bytes while anything is held
+	hot  int64          // counts as hot bytes while anything is held
+	upTo []ident.Vector // of the seals
 }
 
 // fakeLog outlives committers.
@@ -199,9 +207,10 @@ func (s *fakeSource) Load() cut.Load {
 	return l
 }
 
-func (s *fakeSource) Seal(context.Context, bool) (*Batch, error) {
+func (s *fakeSource) Seal(_ context.Context, upTo ident.Vector) (*Batch, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.upTo = append(s.upTo, upTo)
 	s.log.mu.Lock()
 	defer s.log.mu.Unlock()
 	b := &Batch{ID: NewID(), Epoch: s.last.LogEpoch, Parts: map[ident.Partition]*Advance{}}

@@ -82,6 +82,8 @@ type Buffer interface {
 	GrantEpoch(ctx context.Context, nonce uint64, c event.Commit) error
 	// ReportCommit tells of a new snapshot, ours or foreign.
 	ReportCommit(ctx context.Context, c event.Commit) error
+	// Visible is the vector below which readers see rows; nil when the buffer serves no reads.
+	Visible(ctx context.Context) (ident.Vector, error)
 }
 
 // Wanted is the buffer's wish for an epoch fence.
@@ -96,10 +98,11 @@ type Source interface {
 	// Load says what is held and not yet sealed.
 	Load() cut.Load
 	// Seal closes the files and hands over what is held, nil when nothing is.
-	// With drain it takes in first what had arrived when it was called. An error
-	// means that the files could not be closed; what was held is dropped then,
-	// its files are deleted, and it comes again by an image.
-	Seal(ctx context.Context, drain bool) (*Batch, error)
+	// Unless upTo is nil it takes in first what had arrived when it was called, and
+	// what is still to come up to there, as long as it comes. An error means that the
+	// files could not be closed; what was held is dropped then, its files are deleted,
+	// and it comes again by an image.
+	Seal(ctx context.Context, upTo ident.Vector) (*Batch, error)
 	// Rebase says what the table holds. When the source holds rows of another log
 	// epoch, or when force is set, it drops everything and starts again from an
 	// image. It never follows before the first Rebase.

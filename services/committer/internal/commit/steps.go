@@ -123,7 +123,7 @@ func (t *Table) poll(ctx context.Context, now time.Time) error {
 	if now.Sub(t.lastPoll) < t.o.Poll {
 		return nil
 	}
-	t.lastPoll = now
+	t.lastPoll = now // also where it fails
 	err := t.reload(ctx)
 	switch {
 	case err == nil, !stops(err): // a catalog that is away is on the status board
@@ -270,9 +270,13 @@ func (t *Table) cut(ctx context.Context, stopping bool) (time.Time, error) {
 // waits behind it.
 func (t *Table) commitHeld(ctx context.Context, reason cut.Reason) error {
 	all := reason == cut.Asked || reason == cut.Stopping || reason == cut.Epoch
+	var upTo ident.Vector
+	if all {
+		upTo = t.visible(ctx)
+	}
 	for {
 		done := t.took(StepClose)
-		b, err := t.source.Seal(ctx, all)
+		b, err := t.source.Seal(ctx, upTo)
 		done()
 		if err != nil {
 			t.status.failed(atFiles, err)
@@ -295,6 +299,21 @@ func (t *Table) commitHeld(ctx context.Context, reason cut.Reason) error {
 			return nil
 		}
 	}
+}
+
+// visible is what readers may have seen and therefore waits for no later commit (G7). A
+// buffer that does not say keeps nothing back: what is here is committed.
+func (t *Table) visible(ctx context.Context) ident.Vector {
+	call, cancel := context.WithTimeout(ctx, t.o.Call)
+	defer cancel()
+	v, err := t.buffer.Visible(call)
+	if err != nil {
+		t.log.Debug("the buffer does not say what it shows: what is here is committed", "error", err)
+	}
+	if err != nil || v == nil {
+		return ident.Vector{}
+	}
+	return v
 }
 
 // anchor puts an empty snapshot of ours on top of a foreign head.

@@ -703,3 +703,29 @@ func TestUnderPressureTheReportDoesNotWaitForTheOutbox(t *testing.T) {
 		r.check()
 	})
 }
+
+// G7: what a commit must not leave behind is what readers have seen. A buffer that does not say
+// holds no commit up (G11).
+func TestTheCommitOfAStopTakesWhatReadersHaveSeen(t *testing.T) {
+	for name, away := range map[string]error{"the buffer says": nil, "the buffer is away": fault.New(fault.Unavailable, "no route")} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				r.start()
+				r.pass(time.Second)
+				r.open(0)
+				r.log.grow(part(0), 5)
+				shown := ident.Vector{part(0): 5}
+				r.buffer.mu.Lock()
+				r.buffer.visible, r.buffer.fail = shown, away
+				r.buffer.mu.Unlock()
+				require.NoError(t, r.stop())
+				require.Equal(t, int64(5), r.head().State.Positions()[part(0)].Next)
+				if away != nil {
+					shown = ident.Vector{}
+				}
+				require.Equal(t, shown, r.source.upTo[len(r.source.upTo)-1])
+			})
+		})
+	}
+}

@@ -40,7 +40,7 @@ type Writer interface {
 
 // sealing asks the filler to close what it has.
 type sealing struct {
-	drain bool
+	upTo  ident.Vector // nil: no more than is written
 	reply chan sealed
 }
 
@@ -69,7 +69,12 @@ func newFiller(p *Puller, owner Owner) *filler {
 }
 
 func (f *filler) run(ctx context.Context) {
-	defer f.abandon(context.WithoutCancel(ctx))
+	defer func() {
+		if f.next != nil {
+			f.done()
+		}
+		f.abandon(context.WithoutCancel(ctx))
+	}()
 	for ctx.Err() == nil {
 		if f.next == nil {
 			if e, ok := f.p.pop(); ok {
@@ -105,7 +110,7 @@ var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c
 
 // done gives an entry's place in the budget back.
 func (f *filler) done() {
-	f.p.o.Budget.give(f.next.append.Bytes())
+	f.p.give(f.next.append.Bytes())
 	f.next = nil
 }
 
@@ -371,8 +376,8 @@ func takesLSNs(e *event.Append) bool {
 
 // seal closes the files of the batch and hands it over.
 func (f *filler) seal(ctx context.Context, s sealing) {
-	if s.drain {
-		f.drain(ctx)
+	if s.upTo != nil {
+		f.drain(ctx, s.upTo)
 	}
 	gen, _, _ := f.p.current()
 	if gen != f.gen {
@@ -406,22 +411,26 @@ func (f *filler) seal(ctx context.Context, s sealing) {
 	s.reply <- sealed{batch: b}
 }
 
-// drain takes in what is queued now. It ends at an entry that needs newer columns
-// than the open files have: that one begins the next batch.
-func (f *filler) drain(ctx context.Context) {
-	f.p.mu.Lock()
-	n := len(f.p.queue)
-	f.p.mu.Unlock()
-	if f.next != nil {
-		n++
-	}
-	for ; n > 0; n-- {
-		if f.next == nil {
-			e, ok := f.p.pop()
-			if !ok {
+// drain takes in what is queued when all up to a vector has come. It ends at an entry that
+// needs newer columns than the open files have: that one begins the next batch.
+func (f *filler) drain(ctx context.Context, upTo ident.Vector) {
+	left := -1 // entries to take in, when all has come
+	for left != 0 {
+		if left < 0 && f.p.came(upTo) {
+			if left = f.waiting(); left == 0 {
 				return
 			}
-			f.next = &e
+		}
+		if f.next == nil {
+			e, ok := f.p.pop()
+			switch {
+			case ok:
+				f.next = &e
+			case left > 0 || !f.await(ctx): // what was queued is void, or nothing comes any more
+				return
+			default:
+				continue
+			}
 		}
 		err := f.fill(ctx, *f.next)
 		if errors.Is(err, errNewShape) {
@@ -433,7 +442,51 @@ func (f *filler) drain(ctx context.Context) {
 		case !f.refused(ctx, err):
 			return
 		}
+		if left > 0 {
+			left--
+		}
 	}
+}
+
+// waiting is the number of entries that have come and are not taken in.
+func (f *filler) waiting() int {
+	f.p.mu.Lock()
+	defer f.p.mu.Unlock()
+	n := len(f.p.queue)
+	if f.next != nil {
+		n++
+	}
+	return n
+}
+
+// await waits until something comes, and reports false when it does not in time.
+func (f *filler) await(ctx context.Context) bool {
+	late := time.NewTimer(arrival)
+	defer late.Stop()
+	select {
+	case <-f.p.more:
+		return true
+	case <-ctx.Done():
+	case <-late.C:
+	}
+	return false
+}
+
+// came reports whether all up to a vector has come that can: nothing comes without a stream,
+// nor of a partition that stands still.
+func (p *Puller) came(upTo ident.Vector) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.openSince.IsZero() {
+		return true
+	}
+	for part, next := range upTo {
+		t := p.troubles[part]
+		if p.tracker.next[part] < next && !p.tracker.held[part] && (t == nil || !t.held) {
+			return false
+		}
+	}
+	return true
 }
 
 // handOver takes a sealed batch out of the accounts; false when it became void
@@ -499,8 +552,8 @@ func (f *filler) failed(ctx context.Context, err error) {
 }
 
 // Seal implements commit.Source.
-func (p *Puller) Seal(ctx context.Context, drain bool) (*commit.Batch, error) {
-	s := sealing{drain: drain, reply: make(chan sealed, 1)}
+func (p *Puller) Seal(ctx context.Context, upTo ident.Vector) (*commit.Batch, error) {
+	s := sealing{upTo: upTo, reply: make(chan sealed, 1)}
 	select {
 	case p.seals <- s:
 	case <-ctx.Done():

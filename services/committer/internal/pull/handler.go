@@ -109,7 +109,11 @@ func (h *handler) take(e *event.Append) error {
 	p := h.p
 	size := e.Bytes()
 	alone := func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.queue) == 0 }
+	if !p.ahead.take(h.stop, size, alone) {
+		return errEnding
+	}
 	if !p.o.Budget.take(h.stop, size, alone) {
+		p.ahead.give(size)
 		return errEnding
 	}
 	taken := false
@@ -118,9 +122,15 @@ func (h *handler) take(e *event.Append) error {
 		return err
 	})
 	if !taken {
-		p.o.Budget.give(size)
+		p.give(size)
 	}
 	return err
+}
+
+// give gives the room of an entry back.
+func (p *Puller) give(size int64) {
+	p.ahead.give(size)
+	p.o.Budget.give(size)
 }
 
 // enqueue queues what is new of an entry, and reports whether there was any.

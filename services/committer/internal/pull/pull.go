@@ -42,6 +42,14 @@ type Owner interface {
 	Unreadable(err error)
 }
 
+// readAhead is what the stream of a table may bring before it is written. More makes nothing
+// faster, for the rows are hot in the buffer anyway, and they would lie here a second time.
+const readAhead = 4 << 20
+
+// arrival is how long a seal waits for the next of the rows that readers see already. They
+// are on their way; only a stream that broke meanwhile does not bring them.
+const arrival = 2 * time.Second
+
 // Options of a Puller. Follow, Files and Budget are required.
 type Options struct {
 	Table string
@@ -63,6 +71,8 @@ type Puller struct {
 
 	more  chan struct{} // cap 1: something is queued
 	seals chan sealing
+
+	ahead *Budget // this table's share of Options.Budget
 
 	mu        sync.Mutex
 	following bool
@@ -103,7 +113,7 @@ func New(o Options) *Puller {
 		o.Hot = new(atomic.Int64)
 	}
 	p := &Puller{
-		o: o, log: o.Log.With("table", o.Table), more: make(chan struct{}, 1), seals: make(chan sealing),
+		o: o, log: o.Log.With("table", o.Table), more: make(chan struct{}, 1), seals: make(chan sealing), ahead: NewBudget(readAhead),
 		restarted: make(chan struct{}), schemas: map[string]*schema.Schema{},
 		progress: map[ident.Partition]event.Progress{}, moved: map[ident.Partition]bool{},
 		troubles: map[ident.Partition]*trouble{},
@@ -120,7 +130,10 @@ func (p *Puller) Run(ctx context.Context, owner Owner) error {
 		defer close(done)
 		newFiller(p, owner).run(ctx)
 	}()
-	defer func() { <-done }()
+	defer func() {
+		<-done
+		p.note(p.dropLocked) // its share of the budget goes to other tables
+	}()
 	for ctx.Err() == nil {
 		p.mu.Lock()
 		following, restarted, session := p.following, p.restarted, p.session
@@ -199,7 +212,7 @@ func (p *Puller) restartLocked() {
 func (p *Puller) dropLocked() {
 	p.gen++
 	for _, e := range p.queue {
-		p.o.Budget.give(e.append.Bytes())
+		p.give(e.append.Bytes())
 	}
 	p.queue = nil
 	p.o.Hot.Add(-p.hot)

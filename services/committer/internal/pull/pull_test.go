@@ -238,7 +238,7 @@ func (r *rig) image(h follow.Handler, c event.Commit, s *schema.Schema, hot ...*
 func (r *rig) append(h follow.Handler, e *event.Append) error { return h.Event(event.Event{Append: e}) }
 
 func (r *rig) seal() *commit.Batch {
-	b, err := r.p.Seal(r.t.Context(), true)
+	b, err := r.p.Seal(r.t.Context(), ident.Vector{})
 	require.NoError(r.t, err)
 	return b
 }
@@ -468,10 +468,20 @@ func TestAFailedWriteIsReadAgainFromTheLog(t *testing.T) {
 
 // G7: a slow store makes the stream wait, and one entry always passes.
 func TestAFullBudgetHoldsTheStream(t *testing.T) {
+	for name, own := range map[string]bool{"that of all tables": false, "what one table may read ahead": true} {
+		t.Run(name, func(t *testing.T) { testAFullBudgetHoldsTheStream(t, own) })
+	}
+}
+
+func testAFullBudgetHoldsTheStream(t *testing.T, own bool) {
 	synctest.Test(t, func(t *testing.T) {
 		s := tableOf()
 		first := entryOf(t, s, part(0), 0, 9, 0)
-		r := newRig(t, first.Bytes()+10)
+		most := first.Bytes() + 10
+		r := newRig(t, most)
+		if own {
+			*r.budget, *r.p.ahead = *NewBudget(0), *NewBudget(most)
+		}
 		r.p.Rebase(at(1, 0), true)
 		h := <-r.streams
 		require.NoError(t, r.image(h, at(1, 0), s))
@@ -492,6 +502,7 @@ func TestAFullBudgetHoldsTheStream(t *testing.T) {
 		require.NoError(t, <-third)
 		synctest.Wait()
 		require.Zero(t, r.budget.Used())
+		require.Zero(t, r.p.ahead.Used())
 		b := r.seal()
 		require.Equal(t, ident.Range{First: 0, Next: 27}, b.Parts[part(0)].Range)
 		b.Release()
@@ -502,29 +513,36 @@ func TestAFullBudgetHoldsTheStream(t *testing.T) {
 
 // An entry that is greater than the budget passes when what came before it is written.
 func TestAGreatEntryBehindOthersPasses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := tableOf()
-		great := entryOf(t, s, part(0), 18, 400, 0)
-		r := newRig(t, great.Bytes()-1)
-		r.p.Rebase(at(1, 0), true)
-		h := <-r.streams
-		require.NoError(t, r.image(h, at(1, 0), s))
-		r.files.block = make(chan struct{})
-		require.NoError(t, r.append(h, entryOf(t, s, part(0), 0, 9, 0)))
-		synctest.Wait() // it is being written
-		require.NoError(t, r.append(h, entryOf(t, s, part(0), 9, 18, 0)))
-		taken := make(chan error, 1)
-		go func() { taken <- r.append(h, great) }()
-		synctest.Wait()
-		close(r.files.block)
-		require.NoError(t, <-taken)
-		synctest.Wait()
-		b := r.seal()
-		require.Equal(t, ident.Range{First: 0, Next: 400}, b.Parts[part(0)].Range)
-		b.Release()
-		r.cancel()
-		<-r.done
-	})
+	for name, own := range map[string]bool{"that of all tables": false, "what one table may read ahead": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := tableOf()
+				great := entryOf(t, s, part(0), 18, 400, 0)
+				r := newRig(t, great.Bytes()-1)
+				if own {
+					*r.budget, *r.p.ahead = *NewBudget(0), *NewBudget(great.Bytes() - 1)
+				}
+				r.p.Rebase(at(1, 0), true)
+				h := <-r.streams
+				require.NoError(t, r.image(h, at(1, 0), s))
+				r.files.block = make(chan struct{})
+				require.NoError(t, r.append(h, entryOf(t, s, part(0), 0, 9, 0)))
+				synctest.Wait() // it is being written
+				require.NoError(t, r.append(h, entryOf(t, s, part(0), 9, 18, 0)))
+				taken := make(chan error, 1)
+				go func() { taken <- h.Event(event.Event{Append: great}) }()
+				synctest.Wait()
+				close(r.files.block)
+				require.NoError(t, <-taken)
+				synctest.Wait()
+				b := r.seal()
+				require.Equal(t, ident.Range{First: 0, Next: 400}, b.Parts[part(0)].Range)
+				b.Release()
+				r.cancel()
+				<-r.done
+			})
+		})
+	}
 }
 
 // TestRandomStreams cuts, repeats and restarts streams at random: whatever comes,
@@ -587,6 +605,87 @@ func TestRandomStreams(t *testing.T) {
 					}
 				}
 			}
+		})
+	}
+}
+
+// upTo seals up to offsets of partition 0, 1 and so on beside the test.
+func (r *rig) upTo(next ...int64) <-chan *commit.Batch {
+	out := make(chan *commit.Batch, 1)
+	go func() {
+		b, err := r.p.Seal(r.t.Context(), at(1, next...).Positions.Vector())
+		require.NoError(r.t, err)
+		out <- b
+	}()
+	return out
+}
+
+// G7: the last commit takes what readers have seen, also what the stream has still to bring: a
+// table is read no further ahead than its share.
+func TestASealTakesWhatReadersHaveSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := tableOf()
+		entries := []*event.Append{entryOf(t, s, part(0), 0, 9, 0), entryOf(t, s, part(0), 9, 18, 0), entryOf(t, s, part(0), 18, 27, 0), entryOf(t, s, part(0), 27, 36, 0)}
+		r := newRig(t, 0)
+		*r.p.ahead = *NewBudget(entries[0].Bytes())
+		r.p.Rebase(at(1, 0), true)
+		h := <-r.streams
+		require.NoError(t, r.image(h, at(1, 0), s))
+		r.files.block = make(chan struct{})
+		brought := make(chan error, 1)
+		go func() {
+			for _, e := range entries {
+				if err := h.Event(event.Event{Append: e}); err != nil {
+					brought <- err
+					return
+				}
+				<-time.After(arrival / 2)
+			}
+			brought <- nil
+		}()
+		synctest.Wait() // the first is being written
+		sealed := r.upTo(27)
+		close(r.files.block)
+		b := <-sealed
+		require.Equal(t, ident.Range{First: 0, Next: 27}, b.Parts[part(0)].Range)
+		b.Release()
+		require.NoError(t, <-brought)
+		r.cancel()
+		<-r.done
+		require.Zero(t, r.budget.Used(), "a puller that ended leaves the budget to others")
+		require.Zero(t, r.p.ahead.Used())
+	})
+}
+
+// What cannot come holds no seal: without a stream nothing does, nor of a partition that stands
+// still, and a stream that brings nothing is not waited for for ever (G11).
+func TestASealWaitsOnlyForWhatCanCome(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(r *rig, h follow.Handler)
+		within  time.Duration
+	}{
+		"the stream is down":          {func(_ *rig, h follow.Handler) { h.Notice(follow.Notice{Down: errEnding}) }, 0},
+		"the partition is held":       {func(r *rig, _ follow.Handler) { r.p.tracker.held = map[ident.Partition]bool{part(0): true} }, 0},
+		"it cannot be read":           {func(r *rig, _ follow.Handler) { r.p.troubles[part(0)] = &trouble{held: true} }, 0},
+		"the stream brings no more":   {func(*rig, follow.Handler) {}, arrival},
+		"what was queued became void": {func(r *rig, _ follow.Handler) { r.p.Rebase(at(1, 9), true) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := tableOf()
+				r := newRig(t, 0)
+				r.p.Rebase(at(1, 0), true)
+				h := <-r.streams
+				require.NoError(t, r.image(h, at(1, 0), s, entryOf(t, s, part(0), 0, 9, 0)))
+				synctest.Wait()
+				c.prepare(r, h)
+				begun := time.Now()
+				if b := <-r.upTo(18); b != nil {
+					require.Equal(t, int64(9), b.Parts[part(0)].Range.Next)
+					b.Release()
+				}
+				require.Equal(t, c.within, time.Since(begun))
+			})
 		})
 	}
 }

@@ -87,7 +87,7 @@ func (p *Puller) leaveOutLocked(e entry, idle bool) {
 			continue
 		}
 		p.forgetLocked(q)
-		p.o.Budget.give(q.append.Bytes())
+		p.give(q.append.Bytes())
 	}
 	p.queue = kept
 	p.tracker.next[part] = e.within.First

@@ -154,7 +154,7 @@ func TestRowsThatBreakTheEncoderHoldTheirOwnPartition(t *testing.T) {
 			synctest.Wait()
 		}
 		next()
-		_, err := r.p.Seal(t.Context(), true)
+		_, err := r.p.Seal(t.Context(), ident.Vector{})
 		require.ErrorContains(t, err, "the encoder panicked")
 		for range unreadableTries {
 			n, _ := r.lastUnreadable()

@@ -115,9 +115,9 @@ func (b *bufferClient) client(ctx context.Context) (bufferv1.TableLogServiceClie
 	return bufferv1.NewTableLogServiceClient(conn), nil
 }
 
-// visible is the vector below which the buffer shows rows; nil when it serves no
+// Visible is the vector below which the buffer shows rows; nil when it serves no
 // reads.
-func (b *bufferClient) visible(ctx context.Context) (ident.Vector, error) {
+func (b *bufferClient) Visible(ctx context.Context) (ident.Vector, error) {
 	conn, err := b.conn(ctx)
 	if err != nil {
 		return nil, err

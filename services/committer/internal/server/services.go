@@ -121,7 +121,7 @@ func (s *commitService) CommitNow(ctx context.Context, req *committerv1.CommitNo
 	if err != nil {
 		return nil, err
 	}
-	shown, err := e.buffer.visible(ctx)
+	shown, err := e.buffer.Visible(ctx)
 	if err != nil {
 		return nil, err
 	}
