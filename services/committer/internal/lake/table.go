@@ -192,6 +192,9 @@ func (t *Table) Reload(ctx context.Context) (Head, error) {
 	if err := t.seen.look(t.name, tbl.Metadata()); err != nil {
 		return Head{}, err
 	}
+	if tbl == was {
+		return t.Head(), nil
+	}
 	if err := refuseForeignSink(t.name, tbl); err != nil {
 		return Head{}, err
 	}
