@@ -21,6 +21,9 @@ const (
 	// linger is how long an open entry may wait for more records while earlier entries are unanswered. With none
 	// unanswered it does not wait at all, so a trickle of records is hot at once and a stream of them is batched.
 	linger = 5 * time.Millisecond
+	// lingerBehind is how long it may wait where the partition is known to have more: a fetch ends at a size, and what it has
+	// beyond a full entry would else go by itself. A backlog came as half as many entries again, each of which costs all services.
+	lingerBehind = 50 * time.Millisecond
 	// maxRows is the number of records after which an entry is cut.
 	maxRows = 8192
 	// schemaPatience is how long an entry waits at most for the log to learn its schema before the committer is asked again.
@@ -101,12 +104,10 @@ func (s *session) pump(ctx context.Context) error {
 		}
 		wait := s.w.p.consumer.Refresh()
 		if s.mayCut() {
-			if s.lane.Idle() {
-				if err := s.send(ctx); err != nil {
-					return err
-				}
-			} else {
-				wait = linger
+			if more := patience(s.b.Next() < s.w.cursor.Limits().StableEnd, s.lane.Idle()); more > 0 {
+				wait = more
+			} else if err := s.send(ctx); err != nil {
+				return err
 			}
 		}
 		timer.Reset(wait)
@@ -126,6 +127,19 @@ func (s *session) pump(ctx context.Context) error {
 				return err
 			}
 		}
+	}
+}
+
+// patience is how long an open entry waits for more records: behind says that the log is known to have them, idle that no
+// earlier entry is unanswered.
+func patience(behind, idle bool) time.Duration {
+	switch {
+	case behind:
+		return lingerBehind
+	case !idle:
+		return linger
+	default:
+		return 0
 	}
 }
 
