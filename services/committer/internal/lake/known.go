@@ -29,7 +29,7 @@ const nameFront = 2 << 10
 
 // drained is how much of an answer that is not wanted is read, so that its connection can be
 // used again.
-const drained = 4 << 20
+const drained = 64 << 20
 
 type hereKey struct{}
 
@@ -38,24 +38,38 @@ type recognised struct{ tbl *table.Table }
 
 func (recognised) Error() string { return "the catalog names metadata that is known" }
 
-// load asks the catalog for the table.
-func (t *Table) load(ctx context.Context) (*table.Table, error) {
+// load asks the catalog for the table, and reports whether it was decoded.
+func (t *Table) load(ctx context.Context) (tbl *table.Table, decoded bool, err error) {
 	t.mu.Lock()
 	var here []*table.Table
 	if time.Since(t.decoded) < freshFor {
 		here = slices.DeleteFunc([]*table.Table{t.tbl, t.answered}, func(tbl *table.Table) bool { return tbl == nil })
 	}
 	t.mu.Unlock()
-	tbl, err := t.cat.LoadTable(context.WithValue(ctx, hereKey{}, here), t.ident)
+	tbl, err = t.cat.LoadTable(context.WithValue(ctx, hereKey{}, here), t.ident)
 	if k, ok := errors.AsType[recognised](err); ok {
-		return k.tbl, nil
+		return k.tbl, false, nil
 	}
-	if err == nil {
-		t.mu.Lock()
-		t.decoded = time.Now()
-		t.mu.Unlock()
+	return tbl, true, err
+}
+
+// loaded takes note of a table that was loaded, and of how its files are reached, which only
+// an answer that was decoded tells.
+func (t *Table) loaded(tbl *table.Table, decoded bool, head Head) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tbl, t.head, t.answered = tbl, head, nil
+	if decoded {
+		t.decoded, t.reach = time.Now(), tbl.FS
 	}
-	return tbl, err
+}
+
+// distrust has the next load decoded, after an error of the storage: credentials that came
+// with the table may have been taken back.
+func (t *Table) distrust() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.decoded = time.Time{}
 }
 
 // answer keeps what a commit was answered with. Only the catalog's next answer says that it
@@ -63,8 +77,8 @@ func (t *Table) load(ctx context.Context) (*table.Table, error) {
 func (t *Table) answer(meta table.Metadata, location string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if meta != nil && location != "" && t.tbl != nil {
-		t.answered = table.New(t.ident, meta, location, t.tbl.FS, t.cat)
+	if meta != nil && location != "" && t.reach != nil {
+		t.answered = table.New(t.ident, meta, location, t.reach, t.cat) // not its own FS, which would keep every table before alive
 	}
 }
 

@@ -1,12 +1,15 @@
 package lake
 
 import (
+	"errors"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/icestream/icestream/internal/fault"
+	"github.com/icestream/icestream/internal/ident"
 	"github.com/icestream/icestream/internal/testkit/faulty"
 )
 
@@ -100,4 +103,54 @@ func TestTheNameStandsInFrontOrNowhere(t *testing.T) {
 	} {
 		require.Equal(t, want, metadataLocation([]byte(text)), text)
 	}
+}
+
+// Tables that a commit was answered with keep no other alive.
+func TestTablesBeforeAreForgotten(t *testing.T) {
+	held := func(decode bool) uint64 {
+		b, _ := newRESTBench(t, nil)
+		for range 60 {
+			if decode {
+				b.distrust()
+			}
+			b.commitRows(part(0), 1)
+		}
+		runtime.GC()
+		runtime.GC() // what pools hold goes with the second
+		var with, without runtime.MemStats
+		runtime.ReadMemStats(&with)
+		b.tbl, b.reach = nil, nil
+		runtime.GC()
+		runtime.ReadMemStats(&without)
+		return with.HeapAlloc - min(with.HeapAlloc, without.HeapAlloc)
+	}
+	require.Less(t, held(false), 2*held(true))
+}
+
+// What a load that was refused brought is not what is here, and after an error of the storage
+// credentials are asked for.
+func TestARefusedLoadAndAnErrorOfTheStorageMakeNothingFresh(t *testing.T) {
+	b, f := newRESTBench(t, nil)
+	b.commitRows(part(0), 3)
+	b.reload()
+	b.distrust()
+	b.seen.mu.Lock()
+	id := b.handle().Metadata().TableUUID()
+	b.seen.sequence[id]++
+	b.seen.mu.Unlock()
+	_, err := b.Reload(t.Context())
+	require.ErrorIs(t, err, fault.Of(fault.Unavailable))
+	require.Zero(t, b.decoded)
+	b.seen.mu.Lock()
+	b.seen.sequence[id]--
+	b.seen.mu.Unlock()
+	b.reload()
+	require.NotZero(t, b.decoded)
+	w, err := b.NewWriter(t.Context(), b.Head().Schema, WriterOptions{Attempt: ident.UUID{9}, Epoch: 1})
+	require.NoError(t, err)
+	require.Error(t, w.fail(errors.New("access denied")))
+	w.Abort(t.Context())
+	f.Loads(faulty.Script(faulty.Named()))
+	_, err = b.Reload(t.Context())
+	require.Error(t, err)
 }

@@ -99,6 +99,7 @@ func (t *Table) Stage(ctx context.Context, c Change) (*Staged, error) {
 	}
 	st, err := t.stage(ctx, head, state, c)
 	if err != nil {
+		t.distrust()
 		return nil, classify(err, "staging commit %s of table %s", c.CommitID, t.name)
 	}
 	return st, nil

@@ -59,6 +59,7 @@ type Table struct {
 	head     Head
 	answered *table.Table // what the last commit was answered with, until the table is loaded
 	decoded  time.Time    // when an answer of the catalog was last read whole
+	reach    table.FSysF  // how files are reached, as that answer said
 	fs       iceio.IO
 	outbox   *Table                // the quarantine table, once it was needed
 	records  map[ident.UUID]Intent // intent records that this process wrote
@@ -176,7 +177,7 @@ func (t *Table) Head() Head {
 func (t *Table) Reload(ctx context.Context) (Head, error) {
 	ctx, cancel := context.WithTimeout(t.lake.storage(ctx), t.lake.cfg.Timeouts.Load)
 	defer cancel()
-	tbl, err := t.load(ctx)
+	tbl, decoded, err := t.load(ctx)
 	if err != nil {
 		return Head{}, t.lake.manners.hint(classify(err, "loading table %s", t.name))
 	}
@@ -202,9 +203,7 @@ func (t *Table) Reload(ctx context.Context) (Head, error) {
 	if err != nil {
 		return Head{}, err
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.tbl, t.head, t.answered = tbl, head, nil
+	t.loaded(tbl, decoded, head)
 	return head, nil
 }
 

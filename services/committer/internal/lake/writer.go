@@ -198,6 +198,7 @@ func (w *Writer) Write(rec arrow.RecordBatch) error {
 
 func (w *Writer) fail(err error) error {
 	if err != nil && w.failed == nil {
+		w.t.distrust()
 		w.failed = classify(err, "writing data files of table %s", w.t.name)
 	}
 	return w.failed

@@ -24,6 +24,9 @@ func NewBudget(limit int64) *Budget {
 // budget's lock: what comes behind others is alone when these are written.
 func (b *Budget) take(stop <-chan struct{}, n int64, alone func() bool) bool {
 	for {
+		b.mu.Lock()
+		changed := b.changed // before alone is asked: what is given behind its answer must be heard
+		b.mu.Unlock()
 		lone := alone()
 		b.mu.Lock()
 		if lone || b.limit <= 0 || b.used+n <= b.limit {
@@ -31,7 +34,6 @@ func (b *Budget) take(stop <-chan struct{}, n int64, alone func() bool) bool {
 			b.mu.Unlock()
 			return true
 		}
-		changed := b.changed
 		b.mu.Unlock()
 		select {
 		case <-stop:

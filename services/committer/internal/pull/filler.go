@@ -40,7 +40,8 @@ type Writer interface {
 
 // sealing asks the filler to close what it has.
 type sealing struct {
-	upTo  ident.Vector // nil: no more than is written
+	ctx   context.Context //nolint:containedctx // of the caller: nothing is waited for beyond it
+	upTo  ident.Vector    // nil: no more than is written
 	reply chan sealed
 }
 
@@ -377,7 +378,7 @@ func takesLSNs(e *event.Append) bool {
 // seal closes the files of the batch and hands it over.
 func (f *filler) seal(ctx context.Context, s sealing) {
 	if s.upTo != nil {
-		f.drain(ctx, s.upTo)
+		f.drain(ctx, s)
 	}
 	gen, _, _ := f.p.current()
 	if gen != f.gen {
@@ -411,24 +412,25 @@ func (f *filler) seal(ctx context.Context, s sealing) {
 	s.reply <- sealed{batch: b}
 }
 
-// drain takes in what is queued when all up to a vector has come. It ends at an entry that
-// needs newer columns than the open files have: that one begins the next batch.
-func (f *filler) drain(ctx context.Context, upTo ident.Vector) {
-	left := -1 // entries to take in, when all has come
+// drain takes in what is queued when all that a seal waits for has come. It ends at an entry
+// that needs newer columns than the open files have: that one begins the next batch.
+func (f *filler) drain(ctx context.Context, s sealing) {
+	w := f.p.waitFor(s.upTo)
+	left := -1 // entries to take in, when nothing more is waited for
 	for left != 0 {
-		if left < 0 && f.p.came(upTo) {
-			if left = f.waiting(); left == 0 {
-				return
-			}
+		if left < 0 && (s.ctx.Err() != nil || f.p.over(w)) {
+			left = f.waiting()
+			continue
 		}
 		if f.next == nil {
 			e, ok := f.p.pop()
 			switch {
 			case ok:
 				f.next = &e
-			case left > 0 || !f.await(ctx): // what was queued is void, or nothing comes any more
+			case left > 0 || ctx.Err() != nil: // what was queued is void
 				return
 			default:
+				f.await(ctx, s.ctx, w.until)
 				continue
 			}
 		}
@@ -459,34 +461,16 @@ func (f *filler) waiting() int {
 	return n
 }
 
-// await waits until something comes, and reports false when it does not in time.
-func (f *filler) await(ctx context.Context) bool {
-	late := time.NewTimer(arrival)
+// await waits until something comes, or for a time.
+func (f *filler) await(ctx, sealing context.Context, until time.Time) {
+	late := time.NewTimer(time.Until(until))
 	defer late.Stop()
 	select {
 	case <-f.p.more:
-		return true
 	case <-ctx.Done():
+	case <-sealing.Done():
 	case <-late.C:
 	}
-	return false
-}
-
-// came reports whether all up to a vector has come that can: nothing comes without a stream,
-// nor of a partition that stands still.
-func (p *Puller) came(upTo ident.Vector) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.openSince.IsZero() {
-		return true
-	}
-	for part, next := range upTo {
-		t := p.troubles[part]
-		if p.tracker.next[part] < next && !p.tracker.held[part] && (t == nil || !t.held) {
-			return false
-		}
-	}
-	return true
 }
 
 // handOver takes a sealed batch out of the accounts; false when it became void
@@ -553,7 +537,7 @@ func (f *filler) failed(ctx context.Context, err error) {
 
 // Seal implements commit.Source.
 func (p *Puller) Seal(ctx context.Context, upTo ident.Vector) (*commit.Batch, error) {
-	s := sealing{upTo: upTo, reply: make(chan sealed, 1)}
+	s := sealing{ctx: ctx, upTo: upTo, reply: make(chan sealed, 1)}
 	select {
 	case p.seals <- s:
 	case <-ctx.Done():

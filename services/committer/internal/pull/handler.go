@@ -43,7 +43,7 @@ func (p *Puller) rebaseOnImage(img event.Image) error {
 		return fault.New(fault.NotReady, "taking in an image: it is of log epoch %d, the table is at %d: waiting for the buffer to catch up",
 			img.Commit.LogEpoch, p.expect.LogEpoch)
 	}
-	p.openSince = time.Now()
+	p.openSince, p.down = time.Now(), false
 	for _, s := range img.Schemas {
 		if err := p.learn(s); err != nil {
 			return err
@@ -175,7 +175,7 @@ func (h *handler) Notice(n follow.Notice) {
 		h.owner.Reopen()
 	case n.Down != nil:
 		p.mu.Lock()
-		p.openSince, p.pinned = time.Time{}, false
+		p.openSince, p.pinned, p.down = time.Time{}, false, true
 		p.mu.Unlock()
 		h.owner.Reopen()
 	case n.Pins != nil:

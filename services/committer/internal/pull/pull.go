@@ -46,10 +46,6 @@ type Owner interface {
 // faster, for the rows are hot in the buffer anyway, and they would lie here a second time.
 const readAhead = 4 << 20
 
-// arrival is how long a seal waits for the next of the rows that readers see already. They
-// are on their way; only a stream that broke meanwhile does not bring them.
-const arrival = 2 * time.Second
-
 // Options of a Puller. Follow, Files and Budget are required.
 type Options struct {
 	Table string
@@ -88,6 +84,7 @@ type Puller struct {
 	pins      follow.Pins
 	pinned    bool      // pins were heard on the present stream
 	openSince time.Time // of the present stream; zero when there is none
+	down      bool      // the buffer was lost, and has not come back
 	load      cut.Load
 	moved     map[ident.Partition]bool // since the last seal
 	hot       int64                    // of what is queued and in the open batch

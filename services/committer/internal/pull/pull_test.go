@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/icestream/icestream/internal/arrowx"
@@ -664,11 +665,12 @@ func TestASealWaitsOnlyForWhatCanCome(t *testing.T) {
 		prepare func(r *rig, h follow.Handler)
 		within  time.Duration
 	}{
-		"the stream is down":          {func(_ *rig, h follow.Handler) { h.Notice(follow.Notice{Down: errEnding}) }, 0},
-		"the partition is held":       {func(r *rig, _ follow.Handler) { r.p.tracker.held = map[ident.Partition]bool{part(0): true} }, 0},
-		"it cannot be read":           {func(r *rig, _ follow.Handler) { r.p.troubles[part(0)] = &trouble{held: true} }, 0},
-		"the stream brings no more":   {func(*rig, follow.Handler) {}, arrival},
-		"what was queued became void": {func(r *rig, _ follow.Handler) { r.p.Rebase(at(1, 9), true) }, 0},
+		"the stream is down":        {func(_ *rig, h follow.Handler) { h.Notice(follow.Notice{Down: errEnding}) }, 0},
+		"the partition is held":     {func(r *rig, _ follow.Handler) { r.p.tracker.held = map[ident.Partition]bool{part(0): true} }, 0},
+		"it cannot be read":         {func(r *rig, _ follow.Handler) { r.p.troubles[part(0)] = &trouble{held: true} }, 0},
+		"the stream brings no more": {func(*rig, follow.Handler) {}, arrival},
+		"nobody brings it anew":     {func(r *rig, _ follow.Handler) { r.p.Rebase(at(1, 9), true) }, arrival},
+		"the epoch is another":      {func(r *rig, _ follow.Handler) { r.p.Rebase(at(2, 9), false) }, arrival},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -688,4 +690,105 @@ func TestASealWaitsOnlyForWhatCanCome(t *testing.T) {
 			})
 		})
 	}
+}
+
+// G7: a stop in the moment in which the stream is restarted waits for what it brings.
+func TestASealWaitsForAStreamThatIsRestarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := tableOf()
+		r := newRig(t, 0)
+		e := entryOf(t, s, part(0), 0, 9, 0)
+		r.p.Rebase(at(1, 0), true)
+		require.NoError(t, r.image(<-r.streams, at(1, 0), s, e))
+		synctest.Wait()
+		r.p.Rebase(at(1, 0), true)
+		sealed := r.upTo(9)
+		<-time.After(20 * time.Millisecond)
+		require.NoError(t, r.image(<-r.streams, at(1, 0), s, e))
+		b := <-sealed
+		require.Equal(t, ident.Range{First: 0, Next: 9}, b.Parts[part(0)].Range)
+		b.Release()
+	})
+}
+
+// G11: what other partitions bring does not prolong the wait for one that brings nothing, an epoch
+// that begins ends it, and so does the caller.
+func TestASealDoesNotWaitForOneWhileOthersFlow(t *testing.T) {
+	for name, c := range map[string]struct {
+		within time.Duration
+		change func(h follow.Handler, cancel func())
+	}{
+		"without any of it":      {arrival, func(follow.Handler, func()) {}},
+		"in another epoch":       {time.Second, func(h follow.Handler, _ func()) { _ = h.Event(event.Event{Epoch: &event.Epoch{Commit: at(2, 0, 0)}}) }},
+		"when the caller leaves": {time.Second, func(_ follow.Handler, cancel func()) { cancel() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := tableOf()
+				r := newRig(t, 0)
+				r.p.Rebase(at(1, 0, 0), true)
+				h := <-r.streams
+				require.NoError(t, r.image(h, at(1, 0, 0), s))
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				begun, sealed := time.Now(), make(chan time.Duration, 1)
+				go func() {
+					b, err := r.p.Seal(ctx, at(1, 18, 0).Positions.Vector())
+					assert.NoError(t, err)
+					if b != nil {
+						b.Release()
+					}
+					sealed <- time.Since(begun)
+				}()
+				for n := range int64(30) {
+					<-time.After(100 * time.Millisecond)
+					_ = r.append(h, entryOf(t, s, part(1), n*9, n*9+9, 0))
+					if n == 8 {
+						c.change(h, cancel)
+					}
+				}
+				require.LessOrEqual(t, <-sealed, c.within)
+			})
+		})
+	}
+}
+
+// A seal that waits for much ends in time for its commit.
+func TestASealThatGoesOnAndOnEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := tableOf()
+		r := newRig(t, 0)
+		r.p.Rebase(at(1, 0), true)
+		h := <-r.streams
+		require.NoError(t, r.image(h, at(1, 0), s))
+		begun, sealed := time.Now(), r.upTo(9_000)
+		var b *commit.Batch
+		for n := int64(0); b == nil; n += 9 {
+			require.NoError(t, r.append(h, entryOf(t, s, part(0), n, n+9, 0)))
+			select {
+			case b = <-sealed:
+			case <-time.After(time.Second):
+			}
+		}
+		require.InDelta(t, enough, time.Since(begun), float64(2*time.Second))
+		require.Positive(t, b.Parts[part(0)].Range.Next)
+		b.Release()
+	})
+}
+
+// What is given back between the question whether an entry is alone and the wait is heard.
+func TestABudgetHearsWhatIsGivenWhileItAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBudget(10)
+		require.True(t, b.take(nil, 5, func() bool { return true }))
+		queued := true
+		require.True(t, b.take(t.Context().Done(), 20, func() bool {
+			alone := !queued
+			if queued { // the filler pops, writes and gives right behind the answer
+				queued = false
+				b.give(5)
+			}
+			return alone
+		}))
+	})
 }

@@ -38,8 +38,9 @@ type session struct {
 	part ident.Partition
 	b    *batch.Builder
 
-	policy *policy // in force when the session began
-	pins   string  // the schemas that were looked up
+	waits  time.Time // since when the open entry waits for more records; zero: it does not
+	policy *policy   // in force when the session began
+	pins   string    // the schemas that were looked up
 
 	bounds []ident.Range // to be cut at exactly, ascending
 
@@ -104,7 +105,7 @@ func (s *session) pump(ctx context.Context) error {
 		}
 		wait := s.w.p.consumer.Refresh()
 		if s.mayCut() {
-			if more := patience(s.b.Next() < s.w.cursor.Limits().StableEnd, s.lane.Idle()); more > 0 {
+			if more := s.patience(time.Now()); more > 0 {
 				wait = more
 			} else if err := s.send(ctx); err != nil {
 				return err
@@ -130,12 +131,20 @@ func (s *session) pump(ctx context.Context) error {
 	}
 }
 
-// patience is how long an open entry waits for more records: behind says that the log is known to have them, idle that no
+// patience is how long the open entry waits for more records; 0 or less: it goes now.
+func (s *session) patience(now time.Time) time.Duration {
+	if s.waits.IsZero() {
+		s.waits = now
+	}
+	return patience(s.b.Next() < s.w.cursor.Limits().StableEnd, s.lane.Idle(), now.Sub(s.waits))
+}
+
+// patience is how long an open entry waits that has waited: behind says that the log is known to have more, idle that no
 // earlier entry is unanswered.
-func patience(behind, idle bool) time.Duration {
+func patience(behind, idle bool, waited time.Duration) time.Duration {
 	switch {
 	case behind:
-		return lingerBehind
+		return lingerBehind - waited
 	case !idle:
 		return linger
 	default:
@@ -443,7 +452,7 @@ func (s *session) send(ctx context.Context) error {
 		return nil
 	}
 	pl := s.bound
-	s.bound = nil
+	s.bound, s.waits = nil, time.Time{}
 	e, err := s.b.Cut()
 	if err != nil {
 		return fault.New(fault.Internal, "%w", err)
