@@ -315,3 +315,11 @@ pipelines:
 	require.Contains(t, out.String(), `"event":"left"`)
 	require.Contains(t, out.String(), `"exit_code":2`)
 }
+
+// A run that was killed leaves records in Kafka whose ledger was in memory: the next one cannot verify them, and says so at once.
+func TestRecordsThatTheLedgerDoesNotKnowAreCounted(t *testing.T) {
+	require.Zero(t, unknown(nil, nil))
+	require.Zero(t, unknown([]int64{3, 0}, map[int32]int64{0: 3}))
+	require.Zero(t, unknown([]int64{3, 5}, map[int32]int64{0: 3, 1: 6}))
+	require.Equal(t, int64(7), unknown([]int64{5, 5}, map[int32]int64{0: 3}))
+}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	committerv1 "github.com/icestream/icestream/gen/go/icestream/committer/v1"
 	readstatev1 "github.com/icestream/icestream/gen/go/icestream/readstate/v1"
@@ -94,6 +95,10 @@ func (d *driver) generated(outer, inner context.Context) error {
 		return err
 	}
 	d.began = d.peers.kafka.EndOffsets(topic)
+	if n := unknown(d.began, d.ledger.Vector()); n > 0 {
+		return fault.New(fault.InvalidArgument, "the run before in %s ended before its ledger was on disk: topic %s holds %s that it does not know, so nothing could be verified; "+
+			"start without --keep, which clears the folder, or with --no-generator, which verifies nothing", d.o.Dir, topic, many(n, "record"))
+	}
 	producer, produced, err := d.produce(outer)
 	if err != nil {
 		return err
@@ -195,16 +200,12 @@ func (d *driver) measure(ctx context.Context, produced int64) Stats {
 		s.judge(nil)
 		return s // not there yet, or recovering; status tells
 	}
-	now := time.Now()
+	newest, now := d.newest(call), time.Now()
 	s.Visible, s.Committed, s.Lag = 0, 0, 0
-	newest := time.Time{}
 	for _, p := range desc.GetPartitions() {
 		s.Visible += p.GetVisible()
 		s.Committed += p.GetCommitted()
 		s.Lag += p.GetLag()
-		if t := time.UnixMilli(p.GetProgress().GetNewestTime()); p.GetProgress().GetNewestTime() > 0 && t.After(newest) {
-			newest = t
-		}
 	}
 	s.Hot = desc.GetSummary().GetHotRows()
 	if d.firstHot == 0 && beyond(d.began, desc.GetPartitions()) {
@@ -231,6 +232,28 @@ func (d *driver) measure(ctx context.Context, produced int64) Stats {
 	}
 	d.last = s
 	return s
+}
+
+// newest is the time of the newest record that a read would show now; zero where there is none. What ingest reports of itself
+// comes once a second.
+func (d *driver) newest(ctx context.Context) time.Time {
+	begun, err := d.reads.BeginRead(ctx, &readstatev1.BeginReadRequest{Table: tableName, Lease: durationpb.New(time.Second)})
+	if err != nil {
+		return time.Time{}
+	}
+	_, _ = d.reads.EndRead(ctx, &readstatev1.EndReadRequest{ReadId: begun.GetReadId()}) // else its lease ends
+	if begun.GetNewest() == nil {
+		return time.Time{}
+	}
+	return begun.GetNewest().AsTime()
+}
+
+// unknown is the number of records below the ends of the topic that a ledger does not know.
+func unknown(ends []int64, ledger map[int32]int64) (n int64) {
+	for part, end := range ends {
+		n += max(0, end-ledger[int32(part)])
+	}
+	return n
 }
 
 func sum(offsets []int64) (total int64) {
