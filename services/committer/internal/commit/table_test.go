@@ -52,6 +52,16 @@ func newRig(t *testing.T) *rig {
 }
 
 // start starts a committer, as a process would.
+// holding is a rig under way whose source holds the first five offsets of partition 0.
+func holding(t *testing.T) *rig {
+	r := newRig(t)
+	r.start()
+	r.pass(time.Second)
+	r.open(0)
+	r.log.grow(part(0), 5)
+	return r
+}
+
 func (r *rig) start() {
 	r.client = &client{fakeLake: r.lake}
 	r.source = &fakeSource{lake: r.lake, log: r.log}
@@ -189,11 +199,7 @@ func TestRowsLandAfterTheIntervalAndAreReported(t *testing.T) {
 
 func TestCommitNowAnswersAfterTheReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		r.start()
-		r.pass(time.Second)
-		r.open(0)
-		r.log.grow(part(0), 5)
+		r := holding(t)
 		c, err := r.table.CommitNow(t.Context())
 		require.NoError(t, err)
 		require.True(t, c.New)
@@ -208,11 +214,7 @@ func TestCommitNowAnswersAfterTheReport(t *testing.T) {
 
 func TestTheLastCommitIsMadeWhenStopping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		r.start()
-		r.pass(time.Second)
-		r.open(0)
-		r.log.grow(part(0), 5)
+		r := holding(t)
 		require.NoError(t, r.stop())
 		require.Equal(t, int64(5), r.head().State.Positions()[part(0)].Next)
 		r.check()
@@ -221,11 +223,7 @@ func TestTheLastCommitIsMadeWhenStopping(t *testing.T) {
 
 func TestTheLastCommitIsMadeWhenTheStopComesInTheMiddleOfAStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		r.start()
-		r.pass(time.Second)
-		r.open(0)
-		r.log.grow(part(0), 5)
+		r := holding(t)
 		r.lake.view(func() {
 			r.lake.reload = func() error { r.cancel(); return nil } // the next poll
 		})
@@ -710,11 +708,7 @@ func TestTheCommitOfAStopTakesWhatReadersHaveSeen(t *testing.T) {
 	for name, away := range map[string]error{"the buffer says": nil, "the buffer is away": fault.New(fault.Unavailable, "no route")} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t)
-				r.start()
-				r.pass(time.Second)
-				r.open(0)
-				r.log.grow(part(0), 5)
+				r := holding(t)
 				shown := ident.Vector{part(0): 5}
 				r.buffer.mu.Lock()
 				r.buffer.visible, r.buffer.fail = shown, away

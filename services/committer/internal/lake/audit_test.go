@@ -104,9 +104,7 @@ func TestAuditFindsARemovedFile(t *testing.T) {
 // C1, C7, C8: the same file in two snapshots.
 func TestAuditFindsADoubledFile(t *testing.T) {
 	b := newBench(t, Settings{})
-	c := b.change(KindData)
-	r := c.advance(part(0), Totals{Rows: 6})
-	c.Files = b.write(b.batch(part(0), r))
+	c := b.rowsOf(part(0), 6)
 	b.commit(c)
 	again := b.change(KindData)
 	again.advance(part(0), Totals{Rows: 6})

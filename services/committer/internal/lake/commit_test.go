@@ -136,9 +136,7 @@ func TestAnAmbiguousCommitIsSettledByTheTable(t *testing.T) {
 	for _, landed := range []bool{true, false} {
 		t.Run(fmt.Sprint("landed ", landed), func(t *testing.T) {
 			b := newBench(t, Settings{})
-			c := b.change(KindData)
-			r := c.advance(part(0), Totals{Rows: 5})
-			c.Files = b.write(b.batch(part(0), r))
+			c := b.rowsOf(part(0), 5)
 			st := b.stage(c)
 			real := b.cat
 			b.cat = &failing{Catalog: real, apply: landed, err: errors.New("connection reset")}
@@ -367,9 +365,7 @@ func TestExpiryRidesOnDataAndIsCleanedUpAfterTogether(t *testing.T) {
 			b.commitRows(part(0), 3)
 		}
 		had := lists()
-		c := b.change(KindData)
-		r := c.advance(part(0), Totals{Rows: 3})
-		c.Files = b.write(b.batch(part(0), r))
+		c := b.rowsOf(part(0), 3)
 		c.Expire = &ExpirePolicy{Keep: len(b.handle().Metadata().Snapshots()) - 3}
 		st := b.commit(c)
 		require.Len(t, st.expired, 3)
@@ -535,9 +531,7 @@ func TestACrashBeforeTheFirstCommitIsUndone(t *testing.T) {
 func TestAForeignAppendInBetweenLosesNothing(t *testing.T) {
 	b := newBench(t, Settings{})
 	for range 5 {
-		c := b.change(KindData)
-		r := c.advance(part(0), Totals{Rows: 4})
-		c.Files = b.write(b.batch(part(0), r))
+		c := b.rowsOf(part(0), 4)
 		st := b.stage(c)
 		b.other().insert(1, nil)
 		require.Error(t, b.Send(t.Context(), st))

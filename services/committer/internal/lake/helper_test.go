@@ -143,10 +143,16 @@ func (b *bench) reload() Head {
 // commitRows commits n rows of a partition.
 func (b *bench) commitRows(p ident.Partition, n int64) *Staged {
 	b.Helper()
+	return b.commit(b.rowsOf(p, n))
+}
+
+// rowsOf is a change by n rows of a partition, whose files are written.
+func (b *bench) rowsOf(p ident.Partition, n int64) Change {
+	b.Helper()
 	c := b.change(KindData)
 	r := c.advance(p, Totals{Rows: n})
 	c.Files = b.write(b.batch(p, r))
-	return b.commit(c)
+	return c
 }
 
 func (b *bench) options() WriterOptions { return WriterOptions{Attempt: newID(), Epoch: 1} }

@@ -77,9 +77,7 @@ func (t *Table) distrust() {
 func (t *Table) answer(meta table.Metadata, location string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if meta != nil && location != "" && t.reach != nil {
-		t.answered = table.New(t.ident, meta, location, t.reach, t.cat) // not its own FS, which would keep every table before alive
-	}
+	t.answered = table.New(t.ident, meta, location, t.reach, t.cat) // not its own FS, which would keep every table before alive
 }
 
 // recognise returns recognised where an answer names a table that the request's context has. Else
@@ -92,12 +90,10 @@ func recognise(r *http.Request, res *http.Response) error {
 	body := bufio.NewReaderSize(res.Body, nameFront)
 	front, _ := body.Peek(nameFront) // an error comes again with what is read
 	location := metadataLocation(front)
-	for _, tbl := range here {
-		if location != "" && tbl.MetadataLocation() == location {
-			_, _ = io.CopyN(io.Discard, body, drained)
-			_ = res.Body.Close()
-			return recognised{tbl}
-		}
+	if i := slices.IndexFunc(here, func(tbl *table.Table) bool { return location != "" && tbl.MetadataLocation() == location }); i >= 0 {
+		_, _ = io.CopyN(io.Discard, body, drained)
+		_ = res.Body.Close()
+		return recognised{here[i]}
 	}
 	res.Body = struct {
 		io.Reader

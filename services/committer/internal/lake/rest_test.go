@@ -97,9 +97,7 @@ func TestEveryAnswerToACommitIsSettledByTheTable(t *testing.T) {
 		{faulty.Slow(100 * time.Millisecond), 1, true, 0},
 		{faulty.Pretended(), 1, false, 0},
 	} {
-		change := b.change(KindData)
-		r := change.advance(part(0), Totals{Rows: 5})
-		change.Files = b.write(b.batch(part(0), r))
+		change := b.rowsOf(part(0), 5)
 		st := b.stage(change)
 		f.Commits(faulty.Script(slices.Repeat([]faulty.Fault{c.fault}, c.again)...))
 		err := b.Send(t.Context(), st)
@@ -126,9 +124,7 @@ func TestAStaleCopyOfTheTableProvesNothing(t *testing.T) {
 	b, f := newRESTBench(t, nil)
 	b.commitRows(part(0), 3)
 	b.commitRows(part(0), 3)
-	c := b.change(KindData)
-	r := c.advance(part(0), Totals{Rows: 5})
-	c.Files = b.write(b.batch(part(0), r))
+	c := b.rowsOf(part(0), 5)
 	st := b.stage(c)
 	f.Commits(faulty.Script(faulty.Unanswered()))
 	require.Error(t, b.Send(t.Context(), st))

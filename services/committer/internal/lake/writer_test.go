@@ -269,9 +269,7 @@ func TestPartitionKeysTellValuesApart(t *testing.T) {
 // T7: the spec was changed by others while files of the old one were open.
 func TestFilesKeepTheSpecTheyWereWrittenWith(t *testing.T) {
 	b := newBench(t, Settings{Partition: "day(created_at)"})
-	c := b.change(KindData)
-	r := c.advance(part(0), Totals{Rows: 20})
-	c.Files = b.write(b.batch(part(0), r))
+	c := b.rowsOf(part(0), 20)
 	b.other().do(func(tx *table.Transaction) error {
 		return tx.UpdateSpec(true).AddField("id", iceberg.BucketTransform{NumBuckets: 2}, "id_bucket").Commit()
 	})

@@ -37,8 +37,7 @@ func (p *Puller) over(a *arrivals) bool {
 	defer p.mu.Unlock()
 	missing := int64(0)
 	for part, next := range a.upTo {
-		t := p.troubles[part]
-		if have := p.tracker.next[part]; have < next && !p.tracker.held[part] && (t == nil || !t.held) {
+		if have := p.tracker.next[part]; have < next && !p.tracker.held[part] && !p.troubles[part].holds() {
 			missing += next - have
 		}
 	}

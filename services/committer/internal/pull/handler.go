@@ -135,7 +135,7 @@ func (p *Puller) give(size int64) {
 
 // enqueue queues what is new of an entry, and reports whether there was any.
 func (p *Puller) enqueue(e *event.Append) (bool, error) {
-	if t := p.troubles[e.Partition]; t != nil && t.held {
+	if p.troubles[e.Partition].holds() {
 		return false, nil // it comes again with the image of the next try
 	}
 	within, v := p.tracker.admit(e, p.hold)

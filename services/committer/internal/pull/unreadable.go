@@ -33,6 +33,9 @@ type trouble struct {
 	held  bool // its entries are left out
 }
 
+// holds reports whether there is a trouble that leaves entries out.
+func (t *trouble) holds() bool { return t != nil && t.held }
+
 // blame counts the tries of an entry, where the error is its own. Its partition is
 // left out until the next try, after a few tries for longer, and red; what the
 // partition has is hot and comes again. idle: the open batch holds nothing.

@@ -115,8 +115,7 @@ func (b *bufferClient) client(ctx context.Context) (bufferv1.TableLogServiceClie
 	return bufferv1.NewTableLogServiceClient(conn), nil
 }
 
-// Visible is the vector below which the buffer shows rows; nil when it serves no
-// reads.
+// Visible implements commit.Buffer.
 func (b *bufferClient) Visible(ctx context.Context) (ident.Vector, error) {
 	conn, err := b.conn(ctx)
 	if err != nil {
